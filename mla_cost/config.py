@@ -1,0 +1,290 @@
+"""What a model and a device are, as data: frozen, strictly typed, every number bounded, every fact with its source.
+
+The bounds are far above any published model; they exist so that the exact integer arithmetic downstream has a fence.
+Few pydantic classes on purpose: building one costs start-up time on every command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from mla_cost.errors import InputError, nearest
+
+Text = Annotated[str, Field(min_length=1, max_length=2000)]
+Hidden = Annotated[int, Field(ge=1, le=2**20)]
+Width = Annotated[int, Field(ge=1, le=2**16)]
+RopeWidth = Annotated[int, Field(ge=0, le=2**16, multiple_of=2)]
+Layers = Annotated[int, Field(ge=1, le=100_000)]
+Vocabulary = Annotated[int, Field(ge=1, le=2**24)]
+Tokens = Annotated[int, Field(ge=1, le=2**32)]
+Experts = Annotated[int, Field(ge=0, le=2**16)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Bytes = Annotated[int, Field(ge=0, le=2**50)]
+Number = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+Scalar = str | bool | int | Number
+
+Family = Literal["cuda", "rocm", "ascend"]
+ParameterFact = Literal["total_reported", "active_reported", "exact", "derived_main_model", "derived_with_indexer"]
+IndexerDim = Literal["index_n_heads", "index_head_dim", "index_topk", "index_kpool"]
+
+_Frozen: Final = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class AttentionDims(BaseModel):
+    """The widths of one MLA block, in elements; `q_lora_rank` None means that the query comes straight from hidden."""
+
+    model_config = _Frozen
+
+    hidden: Hidden
+    heads: Width
+    q_lora_rank: Width | None
+    kv_lora_rank: Width
+    qk_nope_head_dim: Width
+    qk_rope_head_dim: RopeWidth
+    v_head_dim: Width
+
+
+class ModelConfig(BaseModel):
+    """One model: the dims of its MLA block and the published facts that pricing the whole model needs.
+
+    None means that the source does not state the fact or that the model has no such part. `num_layers` counts
+    transformer blocks; `num_mla_layers` counts MLA blocks, fewer in hybrid models and more where a block holds two;
+    `mla_layers` says which they are, and `mla_layer_indices` lists them from 0 where not every block holds one.
+    `parameters` are element counts; `indexer` belongs to sparse attention, which the attention scope does not price.
+    """
+
+    model_config = _Frozen
+
+    name: Text
+    title: Text
+    hf_id: Text | None = None
+    aliases: tuple[Text, ...] = ()
+    dims: AttentionDims
+    model_type: Text | None = None
+    num_layers: Layers | None = None
+    num_mla_layers: Layers | None = None
+    attention_kind: Text = "mla"
+    mla_layers: Text = "all"
+    mla_layer_indices: tuple[Annotated[int, Field(ge=0, lt=100_000)], ...] | None = None
+    intermediate_size: Hidden | None = None
+    moe_intermediate_size: Hidden | None = None
+    num_routed_experts: Experts | None = None
+    num_shared_experts: Experts | None = None
+    num_experts_per_token: Experts | None = None
+    num_dense_layers: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    num_mtp_layers: Annotated[int, Field(ge=0, le=1000)] | None = None
+    vocab_size: Vocabulary | None = None
+    max_position_embeddings: Tokens | None = None
+    tied_embeddings: bool | None = None
+    dtype: Text | None = None
+    parameters: dict[ParameterFact, Count] = {}
+    parameters_exact_scope: Text | None = None
+    indexer: dict[IndexerDim, Width] | None = None
+    rope: dict[str, Scalar] = {}
+    traits: dict[str, Scalar] = {}
+    verified: bool = False
+    verified_basis: Text = "not stated"
+    unverified_fields: tuple[Text, ...] = ()
+    sources: tuple[Text, ...] = ()
+    notes: Text | None = None
+
+    @model_validator(mode="after")
+    def _layers_agree(self) -> Self:
+        indices, count = self.mla_layer_indices, self.num_mla_layers
+        if indices is not None and len(indices) != count:
+            raise ValueError(f"mla_layer_indices lists {len(indices)} layers, num_mla_layers is {count}")
+        if indices and self.num_layers is not None and max(indices) >= self.num_layers:
+            raise ValueError(f"mla_layer_indices names layer {max(indices)}, num_layers is {self.num_layers}")
+        return self
+
+    def is_verified(self, field: str) -> bool:
+        """Whether the fact `field` (a field of this class or of `dims`) was read in a published source."""
+        return self.verified and field not in self.unverified_fields
+
+
+class Fact(BaseModel):
+    """One figure with the key of its source, and whether it was read there (True) or recalled or nominal (False)."""
+
+    model_config = _Frozen
+
+    value: Count | Number | tuple[Count, ...]
+    verified: bool
+    source: Text
+    note: Text | None = None
+
+    @property
+    def integer(self) -> int:
+        """The value as an int; ValueError when the fact is not one whole number."""
+        if isinstance(self.value, int):
+            return self.value
+        raise ValueError(f"not a whole number: {self.value}")
+
+
+class ReserveItem(BaseModel):
+    """Visible memory that tensors cannot have: once per `process`, or once per `communicator` of a process.
+
+    `by_group_size` refines `bytes` for the smaller groups: the entry of the smallest listed size that holds the
+    group counts, and `bytes` counts beyond the largest.
+    """
+
+    model_config = _Frozen
+
+    name: Text
+    bytes: Bytes
+    per: Literal["process", "communicator"]
+    verified: bool
+    source: Text
+    note: Text | None = None
+    by_group_size: dict[Annotated[int, Field(ge=1, le=2**20)], Bytes] = {}
+
+    def bytes_for(self, group_size: int = 1) -> int:
+        """Bytes of this item for one communicator of `group_size` ranks; a group of one rank makes none."""
+        if self.per == "process":
+            return self.bytes
+        if group_size <= 1:
+            return 0
+        listed = [size for size in sorted(self.by_group_size) if size >= group_size]
+        return self.by_group_size[listed[0]] if listed else self.bytes
+
+
+class DeviceConfig(BaseModel):
+    """One accelerator as torch addresses it. Bandwidths are GB/s (1e9) per device and per direction.
+
+    `sources` spells out the source keys of the facts; `further` holds what no estimate reads yet.
+    """
+
+    model_config = _Frozen
+
+    name: Text
+    title: Text
+    vendor: Text
+    family: Family
+    arch: Text
+    aliases: tuple[Text, ...] = ()
+    marketing_gb: Fact
+    runtime_total_bytes: Fact
+    framework_visible_bytes: Fact | None = None
+    memory_bandwidth_gb_s: Fact
+    peak_bf16_dense_tflops: Fact
+    intra_node_gb_s: Fact
+    intra_node_topology: Text
+    inter_node_gb_s: Fact
+    devices_per_node: Fact
+    further: dict[str, Fact] = {}
+    reserve: tuple[ReserveItem, ...] = ()
+    sources: dict[str, Text]
+    notes: Text | None = None
+
+    @model_validator(mode="after")
+    def _sources_exist(self) -> Self:
+        for field, fact in self.facts().items():
+            if fact.source not in self.sources:
+                raise ValueError(f"{field}: the source {fact.source!r} is not listed under sources")
+        return self
+
+    @model_validator(mode="after")
+    def _bytes_are_whole(self) -> Self:
+        for field, fact in self.facts().items():
+            if field.endswith("_bytes") and isinstance(fact, Fact) and not isinstance(fact.value, int):
+                raise ValueError(f"{field}: a byte count is a whole number, not {fact.value}")
+        return self
+
+    @property
+    def visible_bytes(self) -> Fact:
+        """Bytes the runtime shows torch; where that was never read, the runtime's total, which the note then says."""
+        if self.framework_visible_bytes is not None:
+            return self.framework_visible_bytes
+        said = "the runtime's total: what torch shows was not found for this device and is a little less"
+        return self.runtime_total_bytes.model_copy(update={"verified": False, "note": said})
+
+    def facts(self) -> dict[str, Fact | ReserveItem]:
+        """Every sourced figure by its name: the fields of this class, then `further.*`, then `reserve.*`."""
+        own = {field: value for field, value in self if isinstance(value, Fact)}
+        further = {f"further.{name}": fact for name, fact in self.further.items()}
+        return {**own, **further, **{f"reserve.{item.name}": item for item in self.reserve}}
+
+
+Config = TypeVar("Config", bound=BaseModel)
+
+_SHOULD_BE: Final = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping",
+    "float_type": "must be a number",
+    "int_type": "must be a whole number",
+    "model_type": "must be a mapping",
+    "string_type": "must be text",
+    "tuple_type": "must be a list",
+}
+_LIMIT: Final = {
+    "greater_than_equal": ("ge", "at least {}"),
+    "less_than_equal": ("le", "at most {}"),
+    "less_than": ("lt", "less than {}"),
+    "multiple_of": ("multiple_of", "a multiple of {}"),
+    "literal_error": ("expected", "{}"),
+}
+
+
+def validated(kind: type[Config], data: Mapping[str, Any], *, file: str | None = None, prefix: str = "") -> Config:
+    """`data` as a `kind`. The first thing wrong becomes one InputError: file, field (after `prefix`), what is allowed."""
+    try:
+        return kind.model_validate(_tuples(data))
+    except ValidationError as error:
+        raise _input_error(error, kind, data, file, prefix) from None
+
+
+def _tuples(value: Any) -> Any:
+    """Lists as tuples: the configs are frozen, and strict validation takes no list for a tuple."""
+    if isinstance(value, Mapping):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def _input_error(
+    error: ValidationError, kind: type[BaseModel], data: Mapping[str, Any], file: str | None, prefix: str
+) -> InputError:
+    first = error.errors(include_url=False)[0]
+    path = _path_in(data, first["loc"])
+    details: dict[str, Any] = {"file": file, "field": ".".join([*([prefix] if prefix else []), *path]) or None}
+    match first["type"]:
+        case "missing":
+            return InputError("this key is missing", **details)
+        case "extra_forbidden":
+            return InputError("unknown key", nearest=nearest(path[-1], _keys_at(kind, path[:-1]), count=1), **details)
+        case "value_error":
+            return InputError(str(first["ctx"]["error"]), **details)
+        case problem if problem in _LIMIT:
+            key, words = _LIMIT[problem]
+            allowed = words.format(first["ctx"][key])
+            return InputError("out of range", value=first["input"], allowed=allowed, **details)
+        case problem:
+            return InputError(_SHOULD_BE.get(problem, first["msg"]), value=first["input"], **details)
+
+
+def _path_in(data: Any, location: tuple[int | str, ...]) -> list[str]:
+    """The keys of pydantic's `location` that the user wrote, and the one that is missing: no labels of unions."""
+    path = []
+    for part in location:
+        path.append(str(part))
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return path if isinstance(data, Mapping) else path[:-1]
+    return path
+
+
+def _keys_at(kind: type[BaseModel], path: list[str]) -> list[str]:
+    """The valid keys of the mapping at `path` inside a `kind`; list positions and names of entries are passed over."""
+    for part in path:
+        field = kind.model_fields.get(part)
+        kind = next(_models_in(field.annotation), kind) if field is not None else kind
+    return list(kind.model_fields)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)

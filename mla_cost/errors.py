@@ -1,0 +1,73 @@
+"""The one error a user can cause: what was wrong, where, what is allowed and what was probably meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+_LONGEST_SHOWN: Final = 60
+UNSET: Final[Any] = object()
+
+
+class InputError(ValueError):
+    """Bad input. `str(error)` is the whole message, on one line; the command line prints it and exits with 2.
+
+    `message` says what is wrong. The keywords say where (`file`, `line`, `field`), what was found (`value`), what
+    is `allowed`, and the `nearest` valid names; each is kept as an attribute and printed when given.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        field: str | None = None,
+        value: Any = UNSET,
+        allowed: str | None = None,
+        nearest: Iterable[str] = (),
+    ) -> None:
+        self.message = message
+        self.file = file
+        self.line = line
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+        self.nearest = tuple(nearest)
+        super().__init__(self._text())
+
+    def _where(self) -> str:
+        line = None if self.line is None else f"line {self.line}"
+        file = None if self.file is None else shown_path(self.file)
+        return "".join(f"{part}: " for part in (file, line, self.field) if part)
+
+    def _text(self) -> str:
+        found = "" if self.value is UNSET else f", not {shown(self.value)}"
+        allowed = "" if self.allowed is None else f"; allowed: {self.allowed}"
+        meant = f"; did you mean {' or '.join(self.nearest)}?" if self.nearest else ""
+        return f"{self._where()}{self.message}{found}{allowed}{meant}"
+
+
+def shown(value: object) -> str:
+    """`value` as one short printable line, whatever the user wrote (control characters escaped, long text cut)."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    text = ascii(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+
+
+def shown_path(path: str) -> str:
+    """`path` with control characters escaped and an absurd length cut, so that the message stays one line."""
+    text = path if path.isprintable() else ascii(path)[1:-1]
+    return text if len(text) <= 4 * _LONGEST_SHOWN else f"{text[: 4 * _LONGEST_SHOWN]}..."
+
+
+def nearest(name: str, names: Iterable[str], *, count: int = 3) -> tuple[str, ...]:
+    """Up to `count` of `names` that look like `name`, best first; empty when nothing is close."""
+    import difflib  # only a wrong name needs it
+
+    return tuple(difflib.get_close_matches(name[:200], list(names), n=count, cutoff=0.6))
