@@ -1,0 +1,62 @@
+# make plan    price DeepSeek-V3 on two devices (base dependencies only)
+# make test    lint, types and tests
+# make bench   start-up time, memory and warm calls against their budgets
+# Each makes .venv when it is missing or out of date. Another interpreter: make PYTHON=python3.12 plan
+
+PYTHON ?= python3
+JOBS ?= 2
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+PINS := pyproject.toml constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+TEST_EXTRAS := test,lint,reference
+
+.PHONY: plan test bench format constraints clean
+.DELETE_ON_ERROR:
+
+# $(call stage,NAME,COMMAND): runs it, then says how long it took.
+stage = @echo "== $(1)"; start=$$SECONDS; $(2) || exit 1; echo "-- $(1): $$((SECONDS - start)) s"
+
+plan: $(VENV)/base.stamp
+	@$(BIN)/mla-cost plan
+
+# pytest comes last and times itself: its closing line is the last that is printed.
+test: export OMP_NUM_THREADS ?= 1
+test: $(VENV)/test.stamp
+	$(call stage,ruff check,$(BIN)/ruff check .)
+	$(call stage,ruff format,$(BIN)/ruff format --check .)
+	$(call stage,mypy,$(BIN)/mypy)
+	@echo "== pytest"
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+bench: $(VENV)/base.stamp
+	@$(BIN)/python -m tests.benchmarks
+
+format: $(VENV)/test.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The build backend is installed first so that building needs no second, unpinned environment.
+$(VENV)/base.stamp: $(PINS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "mla-cost needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1 || echo missing)."; \
+	  echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; } >&2
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(call stage,environment,$(INSTALL) hatchling && $(INSTALL) --no-build-isolation --editable .)
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/base.stamp
+	$(call stage,test environment,$(INSTALL) --no-build-isolation --editable ".[$(TEST_EXTRAS)]")
+	@touch $@
+
+# Newest releases that pyproject.toml allows; torch stays at the pinned release, whose build is chosen by the index.
+constraints:
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(PYTHON) -m venv "$$dir" && \
+	"$$dir/bin/python" -m pip install --quiet ".[$(TEST_EXTRAS)]" "$$(grep '^torch==' constraints.txt)" && \
+	{ grep '^#' constraints.txt; "$$dir/bin/python" -m pip freeze --exclude mla-cost | sed 's/+cpu$$//'; } > "$$dir/new" && \
+	cp "$$dir/new" constraints.txt
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find mla_cost tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,20 @@
+"""Settings and fixtures that every test shares."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# A slow machine is no failure, and a draw that fails in CI fails again at home.
+hypothesis.settings.register_profile("default", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, database=None)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture(scope="session")
+def checkout() -> Path:
+    """The root of the source tree."""
+    return Path(__file__).resolve().parents[1]
