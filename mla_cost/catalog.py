@@ -1,0 +1,170 @@
+"""The catalogue: models and devices by the names people type, one YAML file each, read only when asked for.
+
+A file's name is the canonical name (`deepseek-v3.yaml`), so a lookup parses that file and nothing else. Other names
+(Hugging Face ids, product names) are found in `configs/aliases.yaml`, an index that is only read when the direct name
+misses; `write_alias_index` makes it and a test compares it with the files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+from mla_cost.config import DeviceConfig, ModelConfig, validated
+from mla_cost.errors import InputError, nearest, shown
+from mla_cost.yamlfile import SUFFIXES, load_mapping
+
+Kind = Literal["models", "devices"]
+Config = TypeVar("Config", ModelConfig, DeviceConfig)
+_ALIASES: Final = "aliases.yaml"
+
+
+def model(name_or_path: str | os.PathLike[str]) -> ModelConfig:
+    """The model called `name_or_path`, or described by that file: a model YAML or a published `config.json`.
+
+    Case, spaces, underscores and the owner of a Hugging Face id do not matter. The same object is returned on every
+    call, for a file until the file changes. Raises InputError: an unknown name with the nearest ones, or what is
+    wrong in the file.
+    """
+    return _find("models", name_or_path, _model_file)
+
+
+def device(name_or_path: str | os.PathLike[str]) -> DeviceConfig:
+    """The device called `name_or_path`, or described by that YAML file; otherwise as `model`."""
+    return _find("devices", name_or_path, _device_file)
+
+
+def model_names() -> tuple[str, ...]:
+    """The canonical name of every model of the catalogue, sorted."""
+    return _names("models")
+
+
+def device_names() -> tuple[str, ...]:
+    """The canonical name of every device of the catalogue, sorted."""
+    return _names("devices")
+
+
+@cache
+def configs_directory() -> Path:
+    """Where the YAML files are: beside this module in an installed wheel, at the top of a checkout otherwise."""
+    package = Path(__file__).resolve().parent
+    for directory in (package / "configs", package.parent / "configs"):
+        if (directory / _ALIASES).is_file():
+            return directory
+    raise RuntimeError(f"this installation of mla_cost has no configs directory beside {package}")
+
+
+def normalised(name: str) -> str:
+    """`name` in lower case with every run of other characters than letters, digits, '.' and '/' as one '-'."""
+    return re.sub(r"[^a-z0-9./]+", "-", name.strip().lower()).strip("-")
+
+
+def _find(kind: Kind, name_or_path: str | os.PathLike[str], read: Callable[[str, int], Config]) -> Config:
+    asked = os.fspath(name_or_path) if isinstance(name_or_path, os.PathLike) else name_or_path
+    if not isinstance(asked, str):
+        raise InputError(f"a {kind[:-1]} is asked for by its name or the path of its file", value=asked)
+    if _is_path(asked):
+        return read(asked, _version(asked))
+    return read(str(configs_directory() / kind / f"{_canonical(kind, asked)}.yaml"), 0)
+
+
+def _is_path(asked: str) -> bool:
+    if asked.lower().endswith(SUFFIXES):
+        return True
+    separators = [separator for separator in (os.sep, os.altsep) if separator]
+    return any(separator in asked for separator in separators) and os.path.exists(asked)
+
+
+def _version(path: str) -> int:
+    """Changes when the file does; 0 for a file that cannot be looked at, which reading it then reports."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
+@cache
+def _canonical(kind: Kind, asked: str) -> str:
+    key = normalised(asked)
+    if key in _names(kind):
+        return key
+    index = _alias_index()[kind]
+    if key in index:
+        return index[key]
+    listed = f"the names that `mla-cost {kind}` lists, or the path of a file"
+    meant = _meant(key, {**{name: name for name in _names(kind)}, **index})
+    raise InputError(f"unknown {kind[:-1]} {shown(asked)}", allowed=listed, nearest=meant)
+
+
+def _meant(key: str, index: dict[str, str]) -> list[str]:
+    """The canonical names that `key` may stand for: those it begins, else those spelt like it or like its last part."""
+    begun = [name for name in index if key and name.startswith(key)]
+    close = begun or nearest(key, index, count=6) or nearest(key.rpartition("/")[2], index, count=6)
+    return list(dict.fromkeys(index[name] for name in close))[:4]
+
+
+@cache
+def _names(kind: Kind) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in (configs_directory() / kind).glob("*.yaml")))
+
+
+@cache
+def _alias_index() -> dict[str, dict[str, str]]:
+    return load_mapping(configs_directory() / _ALIASES)
+
+
+@cache
+def _model_file(path: str, _version: int) -> ModelConfig:
+    data = load_mapping(path)
+    if path.lower().endswith(".json") and "dims" not in data:
+        from mla_cost.importers.huggingface import model_from_config  # only a foreign file needs it
+
+        return model_from_config(data, file=path)
+    data = _named(data, path)
+    data.setdefault("num_mla_layers", data.get("num_layers"))
+    return validated(ModelConfig, data, file=path)
+
+
+@cache
+def _device_file(path: str, _version: int) -> DeviceConfig:
+    return validated(DeviceConfig, _named(load_mapping(path), path), file=path)
+
+
+def _named(data: dict[str, Any], path: str) -> dict[str, Any]:
+    """A user's file need not name what it describes: its own name serves."""
+    name = data.get("name", Path(path).stem)
+    return {"name": name, "title": name, **data}
+
+
+def alias_index() -> dict[str, dict[str, str]]:
+    """Every name by which a catalogue entry is known beside its own -> its canonical name; reads every file.
+
+    Raises ValueError when two entries claim one name.
+    """
+    entries: dict[Kind, list[ModelConfig] | list[DeviceConfig]] = {
+        "models": [model(name) for name in model_names()],
+        "devices": [device(name) for name in device_names()],
+    }
+    return {kind: _aliases_of(configs) for kind, configs in entries.items()}
+
+
+def _aliases_of(configs: list[ModelConfig] | list[DeviceConfig]) -> dict[str, str]:
+    index: dict[str, str] = {}
+    for config in configs:
+        hub = [config.hf_id, config.hf_id.rpartition("/")[2]] if isinstance(config, ModelConfig) and config.hf_id else []
+        for alias in sorted({normalised(name) for name in (config.title, *hub, *config.aliases)} - {config.name}):
+            if index.setdefault(alias, config.name) != config.name:
+                raise ValueError(f"{alias} names both {index[alias]} and {config.name}")
+    return dict(sorted(index.items()))
+
+
+def write_alias_index() -> None:
+    """Write `configs/aliases.yaml` of a checkout anew; run it after adding or renaming an entry."""
+    lines = ["# Made by mla_cost.catalog.write_alias_index from the files beside it; a test fails when it is stale."]
+    for kind, index in alias_index().items():
+        lines += [f"{kind}:", *(f"  '{alias}': {name}" for alias, name in index.items())]
+    (configs_directory() / _ALIASES).write_text("\n".join(lines) + "\n", encoding="utf-8")

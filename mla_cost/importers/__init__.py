@@ -1,0 +1,1 @@
+"""Foreign formats, one a file, each read into a ModelConfig."""
