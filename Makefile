@@ -39,8 +39,9 @@ format: $(VENV)/test.stamp
 
 # The build backend is installed first so that building needs no second, unpinned environment.
 $(VENV)/base.stamp: $(PINS)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "mla-cost needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1 || echo missing)."; \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  found=$$($(PYTHON) --version 2>/dev/null) || found=missing; \
+	  echo "mla-cost needs Python 3.11 or newer, and $(PYTHON) is $$found."; \
 	  echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; } >&2
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(call stage,environment,$(INSTALL) hatchling && $(INSTALL) --no-build-isolation --editable .)
@@ -53,8 +54,8 @@ $(VENV)/test.stamp: $(VENV)/base.stamp
 # Newest releases that pyproject.toml allows; torch stays at the pinned release, whose build is chosen by the index.
 constraints:
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(PYTHON) -m venv "$$dir" && \
-	"$$dir/bin/python" -m pip install --quiet ".[$(TEST_EXTRAS)]" "$$(grep '^torch==' constraints.txt)" && \
-	{ grep '^#' constraints.txt; "$$dir/bin/python" -m pip freeze --exclude mla-cost | sed 's/+cpu$$//'; } > "$$dir/new" && \
+	"$$dir/bin/python" -m pip install --quiet --disable-pip-version-check ".[$(TEST_EXTRAS)]" "$$(grep '^torch==' constraints.txt)" && \
+	{ grep '^#' constraints.txt; "$$dir/bin/python" -m pip freeze --all --exclude pip --exclude mla-cost | sed 's/+cpu$$//'; } > "$$dir/new" && \
 	cp "$$dir/new" constraints.txt
 
 clean:
