@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = "mla_cost"
-LANGUAGE = {"dims", "polynomial", "program", "layout", "remat", "rules"}
+LANGUAGE = {"dims", "polynomial", "program", "layout", "remat", "rules", "engine"}
 DECLARATIONS = {"forms", "schemes", "kernels", "profiles"}
 HEAVY = {"pydantic", "typer", "rich", "sympy", "numpy", "torch", "yaml"}
 ABOVE_CONFIG = {"fit", "sweep", "search", "evidence", "results", "views", "api", "cli", "reference", "importers"}
