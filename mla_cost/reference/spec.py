@@ -1,0 +1,106 @@
+"""What one run of the reference executor is asked for: plain names and ints, nothing of torch's objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
+FORMS = ("explicit", "absorbed", "laga")
+SCHEMES = {"explicit": ("ulysses", "kv-gather", "latent-gather"), "absorbed": ("latent-gather",)}
+KERNELS = ("eager", "eager-bmm", "flash", "mem-efficient", "npu-fusion")
+FUSED = ("flash", "mem-efficient", "npu-fusion")
+SETTINGS = {
+    "kernel": KERNELS,
+    "dtype": tuple(DTYPES),
+    "v_layout": ("view", "contiguous"),
+    "attention_layout": ("sbnd", "bsht", "bnsd"),
+    "softmax_dtype": ("activation", "fp32"),
+    "mask": ("none", "tensor"),
+    "value_padding": (None, "none", "qk"),
+    "norm": ("fused", "composite"),
+    "fused_attention": ("stand-in", "sdpa"),
+}
+
+
+@dataclass(frozen=True)
+class Dims:
+    """Widths of one attention block. `q_lora_rank` None: the query comes straight from hidden."""
+
+    hidden: int
+    heads: int
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    nope: int
+    rope: int
+    value: int
+
+
+# Typed from the published config.json of each model, apart from configs/, which the other side reads.
+DIMS = {
+    "deepseek-v3": Dims(hidden=7168, heads=128, q_lora_rank=1536, kv_lora_rank=512, nope=128, rope=64, value=128),
+    "kimi-k2": Dims(hidden=7168, heads=64, q_lora_rank=1536, kv_lora_rank=512, nope=128, rope=64, value=128),
+    "deepseek-v2-lite": Dims(hidden=2048, heads=16, q_lora_rank=None, kv_lora_rank=512, nope=128, rope=64, value=128),
+    "tiny": Dims(hidden=32, heads=8, q_lora_rank=24, kv_lora_rank=16, nope=8, rope=4, value=8),
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One cell: a form, its scheme and kernel, dims and degrees.
+
+    `form="laga"` is the pair explicit + latent-gather. `scheme` None is the form's usual one. `value_padding` None is
+    the kernel's own default (npu-fusion pads, the others do not). `mask="tensor"` makes attention causal; the fused
+    kernels then mask inside and take no tensor. `fused_attention="sdpa"` runs torch's own fused backend for `flash`
+    and `mem-efficient`, and raises where torch would not select it; "stand-in" only saves what a fused kernel saves.
+    """
+
+    form: str = "explicit"
+    scheme: str | None = None
+    kernel: str = "eager"
+    dims: Dims = DIMS["deepseek-v3"]
+    seq_len: int = 16384
+    sp: int = 8
+    micro_batch: int = 1
+    dtype: str = "bf16"
+    v_layout: str = "view"
+    attention_layout: str = "sbnd"
+    softmax_dtype: str = "activation"
+    mask: str = "none"
+    value_padding: str | None = None
+    norm: str = "fused"
+    fused_attention: str = "stand-in"
+
+    def __post_init__(self) -> None:
+        """Refuse what no program exists for, by name."""
+        if self.form not in FORMS:
+            raise ValueError(f"form {self.form!r} is not one of {', '.join(FORMS)}")
+        for name, allowed in SETTINGS.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} {getattr(self, name)!r} is not one of {', '.join(map(str, allowed))}")
+        maths, scheme = self.pair
+        if scheme not in SCHEMES[maths]:
+            raise ValueError(f"scheme {scheme!r} does not fit form {self.form}: {', '.join(SCHEMES[maths])} do")
+        if self.seq_len % self.sp:
+            raise ValueError(f"sp {self.sp} does not divide seq_len {self.seq_len}")
+        if scheme != "kv-gather" and self.dims.heads % self.sp:
+            raise ValueError(f"sp {self.sp} does not divide {self.dims.heads} heads")
+        if maths == "absorbed" and self.kernel == "flash":
+            raise ValueError("kernel flash does not accept the shared key of form absorbed; mem-efficient does")
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The maths and the scheme: laga is explicit maths over latent-gather."""
+        if self.form == "laga":
+            return "explicit", self.scheme or "latent-gather"
+        return self.form, self.scheme or SCHEMES[self.form][0]
+
+    @property
+    def by_construction(self) -> bool:
+        """Whether the attention's saves are stated by a stand-in instead of being torch's own."""
+        return self.kernel in FUSED and self.fused_attention == "stand-in"
+
+    def with_sp(self, sp: int) -> Spec:
+        """Return the same cell at another degree."""
+        return replace(self, sp=sp)
