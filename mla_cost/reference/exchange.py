@@ -78,17 +78,17 @@ class _Gather(torch.autograd.Function):
 
 def heads_out(x: Tensor, group: Group) -> Tensor:
     """All-to-all `[s b n d]` -> `[S b l d]`: from a slice of the sequence to a slice of the heads."""
-    out: Tensor = _HeadsOut.apply(x, group)  # type: ignore[no-untyped-call]
+    out: Tensor = _HeadsOut.apply(x, group)
     return out
 
 
 def heads_in(x: Tensor, group: Group) -> Tensor:
     """All-to-all `[S b l d]` -> `[s b n d]`: back from a slice of the heads to a slice of the sequence."""
-    out: Tensor = _HeadsIn.apply(x, group)  # type: ignore[no-untyped-call]
+    out: Tensor = _HeadsIn.apply(x, group)
     return out
 
 
 def gather(x: Tensor, group: Group) -> Tensor:
     """All-gather over the sequence, `[s ...]` -> `[S ...]`; its backward is a reduce-scatter."""
-    out: Tensor = _Gather.apply(x, group)  # type: ignore[no-untyped-call]
+    out: Tensor = _Gather.apply(x, group)
     return out

@@ -134,7 +134,7 @@ class Ulysses(Explicit):
         o = self.kernel(q, key, value)
         if self.group:
             o = heads_in(o, self.group)
-        return self.out_proj(o.flatten(2))  # type: ignore[no-any-return]
+        return self.out_proj(o.flatten(2))
 
 
 class KvGather(Explicit):
@@ -149,7 +149,7 @@ class KvGather(Explicit):
             key = gather(key, self.group)
             value = gather(value, self.group)
         o = self.kernel(q, key, value)
-        return self.out_proj(o.flatten(2))  # type: ignore[no-any-return]
+        return self.out_proj(o.flatten(2))
 
 
 class Laga(Explicit):
@@ -174,7 +174,7 @@ class Laga(Explicit):
         o = self.kernel(q, key, value)
         if self.group:
             o = heads_in(o, self.group)
-        return self.out_proj(o.flatten(2))  # type: ignore[no-any-return]
+        return self.out_proj(o.flatten(2))
 
 
 class Absorbed(Attention):
@@ -204,7 +204,7 @@ class Absorbed(Attention):
         o = torch.einsum("sbnc,nvc->sbnv", o, w_uv)
         if self.group:
             o = heads_in(o, self.group)
-        return self.out_proj(o.flatten(2))  # type: ignore[no-any-return]
+        return self.out_proj(o.flatten(2))
 
 
 MODULES: dict[tuple[str, str], type[Attention]] = {

@@ -66,13 +66,15 @@ def npu_forward(
     scores = _scores(q, key, scale, first)
     largest = scores.amax(-1, keepdim=True)
     total = (scores - largest).exp().sum(-1, keepdim=True)
-    return _output(scores, value, q.dtype), *(stat.repeat(1, 1, 1, NPU_LANES) for stat in (largest, total))
+    wide = (1, 1, 1, NPU_LANES)
+    return _output(scores, value, q.dtype), largest.repeat(wide), total.repeat(wide)
 
 
 @npu_forward.register_fake
 def _(q: Tensor, key: Tensor, value: Tensor, scale: float, first: int | None) -> tuple[Tensor, Tensor, Tensor]:
     shape = (*_statistic_shape(q), NPU_LANES)
-    return _out_like(q, value), *(q.new_empty(shape, dtype=torch.float32) for _ in range(2))
+    largest, total = (q.new_empty(shape, dtype=torch.float32) for _ in range(2))
+    return _out_like(q, value), largest, total
 
 
 @torch.library.custom_op("mla_reference::fused_attention_backward", mutates_args=())
@@ -88,7 +90,7 @@ def fused_backward(
     dq = torch.einsum(f"bnst,{letters}->sbnd", dscores, key.float())
     dk = torch.einsum(f"bnst,sbnd->{letters}", dscores, q.float())
     dv = torch.einsum(f"bnst,sbnd->{letters}", probs, upstream)
-    return tuple(grad.to(q.dtype).contiguous() for grad in (dq, dk, dv))  # type: ignore[return-value]
+    return dq.to(q.dtype).contiguous(), dk.to(q.dtype).contiguous(), dv.to(q.dtype).contiguous()
 
 
 @fused_backward.register_fake
@@ -119,13 +121,13 @@ def flash_attention(q: Tensor, key: Tensor, value: Tensor, scale: float, first: 
     """`[S b l d]` three times -> `[S b l d_v]`, saving what FlashAttention saves."""
     if key.dim() < q.dim():
         raise ValueError("flash does not accept a key that the heads share")
-    out: Tensor = _StandIn.apply(flash_forward, q, key, value, scale, first)  # type: ignore[no-untyped-call]
+    out: Tensor = _StandIn.apply(flash_forward, q, key, value, scale, first)
     return out
 
 
 def npu_fusion_attention(q: Tensor, key: Tensor, value: Tensor, scale: float, first: int | None) -> Tensor:
     """`[S b l d]` three times (or a shared key `[S b d]`) -> `[S b l d_v]`, saving what Ascend's kernel saves."""
-    out: Tensor = _StandIn.apply(npu_forward, q, key, value, scale, first)  # type: ignore[no-untyped-call]
+    out: Tensor = _StandIn.apply(npu_forward, q, key, value, scale, first)
     return out
 
 
@@ -133,7 +135,7 @@ def sdpa(q: Tensor, key: Tensor, value: Tensor, scale: float, first: int | None,
     """Torch's own fused attention on `[S b l d]`; raises where torch would not select the fused backend."""
     if first:
         raise ValueError("torch's scaled_dot_product_attention has no causal mask for queries that start later")
-    heads_first = (tensor.permute(1, 2, 0, 3) for tensor in (q, key, value))
+    q, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (q, key, value))
     with sdpa_kernel(BACKENDS[kernel]):
-        out = nn.functional.scaled_dot_product_attention(*heads_first, is_causal=first == 0, scale=scale)
+        out = nn.functional.scaled_dot_product_attention(q, key, value, is_causal=first == 0, scale=scale)
     return out.permute(2, 0, 1, 3)

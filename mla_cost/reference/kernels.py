@@ -1,5 +1,6 @@
-"""softmax(q k) v, executed in the styles that people use. q `[S b l d]`; key and value `[S b l d]`, or `[S b d]` shared.
+"""softmax(q k) v, executed in the styles that people use.
 
+q is `[S b l d]`; key and value are `[S b l d]`, or `[S b d]` where all heads share them.
 A kernel is an `nn.Module` without parameters, so that its mask is a buffer like any other table.
 """
 
@@ -50,7 +51,7 @@ class EagerBmm(Eager):
 
     def letters_for(self, key: Tensor) -> tuple[str, str]:
         """Letters of the scores and of the output."""
-        return ("bsnt", "sbnd") if key.dim() == 3 else self.letters  # noqa: PLR2004
+        return ("bsnt", "sbnd") if key.dim() == 3 else self.letters
 
 
 class Flash(nn.Module):
@@ -88,7 +89,7 @@ class MemEfficient(Flash):
 
 
 class NpuFusion(Flash):
-    """Ascend's fused attention: softmax max and sum, 8 fp32 lanes each, in place of the log-sum-exp; pads by default."""
+    """Ascend's fused attention: softmax max and sum in place of the log-sum-exp; pads the value by default."""
 
     def __init__(self, spec: Spec, scale: float, first: int | None) -> None:
         super().__init__(spec, scale, first)

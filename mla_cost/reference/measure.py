@@ -181,11 +181,11 @@ class _Log:
             self.events.append(("free", serial, self.op, self.phase()))
 
 
-class Timeline(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Timeline(TorchDispatchMode):
     """Dispatch mode that logs each new storage an op returns, its death, and every collective."""
 
     def __init__(self, log: _Log) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.log = log
 
     def __torch_dispatch__(
@@ -298,7 +298,7 @@ def _run(
         log.see(tensor, "input")
     with Timeline(log), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         # Only the call below holds the outputs: nobody names them, so they die with it unless the graph keeps them.
-        loss = Tail.apply(scalar, *_tensors(function(*inputs)))  # type: ignore[no-untyped-call]
+        loss = Tail.apply(scalar, *_tensors(function(*inputs)))
         kept = list(log.live.values())
         if loss.requires_grad:
             loss.backward(seed)

@@ -63,5 +63,5 @@ class RMSNorm(nn.Module):
         """Normalise the rows of x."""
         if self.style == "composite":
             return nn.functional.rms_norm(x, (x.size(-1),), self.weight, EPSILON)
-        out: Tensor = _FusedRMSNorm.apply(x, self.weight)  # type: ignore[no-untyped-call]
+        out: Tensor = _FusedRMSNorm.apply(x, self.weight)
         return out
