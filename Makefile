@@ -28,7 +28,7 @@ test: $(VENV)/test.stamp
 	$(call stage,ruff format,$(BIN)/ruff format --check .)
 	$(call stage,mypy,$(BIN)/mypy)
 	@echo "== pytest"
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 bench: $(VENV)/base.stamp
 	@$(BIN)/python -m tests.benchmarks

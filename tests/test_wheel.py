@@ -16,7 +16,6 @@ import pytest
 
 pytest.importorskip("build")
 pytest.importorskip("hatchling")
-pytestmark = pytest.mark.xdist_group("wheel")  # one worker builds, once
 
 SECONDS = 120
 
