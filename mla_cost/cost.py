@@ -1,0 +1,159 @@
+"""Runs a program once per structural key and folds what it left behind into polynomials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from mla_cost.dims import Facts
+from mla_cost.engine import Machine, Tensor, Timeline
+from mla_cost.forms import FORMS
+from mla_cost.kernels import KERNELS
+from mla_cost.program import Block, Drop, Exchange, Form, If, Op, Pair, Parameter, Piece, Result, Return
+from mla_cost.rules import RULES, Call, readable
+from mla_cost.schemes import SCHEMES
+
+
+@dataclass(frozen=True)
+class Key:
+    """Everything the structure of a program depends on. Equal keys share one compiled timeline."""
+
+    form: str
+    scheme: str
+    kernel: str
+    facts: Facts
+    dtype: str
+    v_layout: str = "view"
+    value_padding: str = "none"
+    attention_layout: str = "sbnd"
+    softmax_dtype: str = "activation"
+    mask: str = "none"
+    input_held: bool = True
+
+    def settings(self) -> dict[str, str]:
+        """What program texts can ask about."""
+        return {
+            "v_layout": self.v_layout,
+            "value_padding": self.value_padding,
+            "softmax_dtype": self.softmax_dtype,
+            "mask": self.mask,
+        }
+
+
+def form_of(name: str) -> Form:
+    """The maths of a form; a named pair is the maths it is made of."""
+    form = FORMS[name]
+    if isinstance(form, Pair):
+        return form_of(form.form)
+    return form
+
+
+@cache
+def timeline(key: Key) -> Timeline:
+    """Forward and backward of one block, compiled once per key."""
+    return _Run(key).timeline()
+
+
+class _Run:
+    """One execution of a program on the abstract machine."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.form = form_of(key.form)
+        self.moves: Mapping[str, str] = SCHEMES[key.scheme].moves if key.facts.exchanged else {}
+        self.settings = key.settings()
+        self.machine = Machine(key.facts, key.dtype)
+        self.parameters: dict[str, Tensor] = {}
+
+    def timeline(self) -> Timeline:
+        machine = self.machine
+        x = machine.input("x", ("s", "b", "h"))
+        y = self._call(self.form.pieces["forward"], [x])[0]
+        if not self.key.input_held:
+            del x
+        edge, dims = y.edge, y.dims
+        assert edge is not None
+        machine.timeline.forward_events = len(machine.timeline.events)
+        machine.mark_saved(edge)
+        del y
+        machine.backward(edge, lambda: machine.new("gradient of output", dims))
+        machine.closed = True
+        return machine.timeline
+
+    def _call(self, piece: Piece, arguments: list[Tensor]) -> list[Tensor]:
+        names = dict(zip(piece.parameters, arguments, strict=True))
+        arguments.clear()
+        returned = self._block(piece.body, names)
+        if returned is None:
+            raise ValueError(f"{piece.name} returns nothing")
+        return returned
+
+    def _block(self, block: Block, names: dict[str, Tensor]) -> list[Tensor] | None:
+        for statement in block:
+            if isinstance(statement, Return):
+                return [names[name] for name in statement.names]
+            if isinstance(statement, If):
+                returned = self._block(statement.then if self._holds(statement) else statement.otherwise, names)
+                if returned is not None:
+                    return returned
+            elif isinstance(statement, Exchange):
+                self._exchange(statement, names)
+            elif isinstance(statement, Drop):
+                for name in statement.names:
+                    del names[name]
+            else:
+                self._bind(names, statement.results, self._run(statement, names))
+        return None
+
+    def _holds(self, condition: If) -> bool:
+        if condition.value is None:
+            holds = condition.name not in self.key.facts.zeros
+        else:
+            holds = self.settings[condition.name] == condition.value
+        return holds is not condition.negated
+
+    @staticmethod
+    def _bind(names: dict[str, Tensor], results: tuple[Result, ...], tensors: list[Tensor]) -> None:
+        for result in results:
+            names[result.name] = tensors.pop(0)
+
+    def _run(self, op: Op, names: dict[str, Tensor]) -> list[Tensor]:
+        given = [self._argument(argument, names) for argument in op.arguments]
+        if op.name == "parameter":
+            return given
+        if op.name == "attend":
+            return self._call(KERNELS[self.key.kernel].piece(len(given[1].axes) == 3, self.key.attention_layout), given)
+        piece = self.form.pieces.get(op.name)
+        if piece is not None:
+            return self._call(piece, given)
+        self.machine.op = readable(op.results[0].name)
+        return RULES[op.name](Call(self.machine, op.results, op.words, self.settings), given)
+
+    def _argument(self, argument: str | Parameter, names: dict[str, Tensor]) -> Tensor:
+        if isinstance(argument, str):
+            return names[argument]
+        if argument.name not in self.parameters:
+            self.parameters[argument.name] = self.machine.parameter(argument.name, argument.dims)
+        return self.parameters[argument.name]
+
+    def _exchange(self, point: Exchange, names: dict[str, Tensor]) -> None:
+        """Move what the scheme moves here. Several tensors under one move travel as one, joined along the last dim."""
+        move = self.moves.get(point.tag)
+        if move is None:
+            return
+        if len(point.names) == 1:
+            self._bind(names, (Result(point.names[0], None),), self._move(move, point.names[0], names))
+            return
+        dims = [names[name].dims[-1] for name in point.names]
+        joined = "_and_".join(point.names)
+        self._step(names, (Result(joined, None),), "concat", point.names)
+        self._bind(names, (Result(joined, None),), self._move(move, joined, names))
+        parts = tuple(Result(name, dim) for name, dim in zip(point.names, dims, strict=True))
+        self._step(names, parts, "split", (joined,))
+
+    def _step(self, names: dict[str, Tensor], results: tuple[Result, ...], op: str, given: tuple[str, ...]) -> None:
+        self._bind(names, results, self._run(Op(results, op, (), given), names))
+
+    def _move(self, move: str, name: str, names: dict[str, Tensor]) -> list[Tensor]:
+        return self._run(Op((Result(name, None),), move, (), (name,)), names)

@@ -1,0 +1,134 @@
+"""The symbols of every formula, and how the dims of a tensor are made of them.
+
+s, P and l (or n, where no scheme divides the heads) are base symbols; S = s*P and n = l*P, so nothing ever divides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from mla_cost.polynomial import ZERO, Polynomial, product, total
+
+# symbol: (meaning, the field that sets it)
+SYMBOLS: dict[str, tuple[str, str]] = {
+    "S": ("sequence length, all ranks together", "seq_len"),
+    "P": ("ranks that share one sequence", "sp"),
+    "s": ("sequence positions on one rank, S/P", "seq_len / sp"),
+    "b": ("sequences in a micro-batch", "micro_batch"),
+    "n": ("attention heads", "dims.heads"),
+    "l": ("heads on one rank where a scheme divides them, n/P", "dims.heads / sp"),
+    "h": ("hidden width", "dims.hidden"),
+    "d_q": ("width of the query latent, 0 without one", "dims.q_lora_rank"),
+    "d_c": ("width of the key-value latent", "dims.kv_lora_rank"),
+    "k": ("width of a head's query and key without position", "dims.qk_nope_head_dim"),
+    "r": ("width of a head's rotated query and key", "dims.qk_rope_head_dim"),
+    "v": ("width of a head's value", "dims.v_head_dim"),
+    "r_half": ("half of r, which RoPE turns as one", "dims.qk_rope_head_dim / 2"),
+}
+CONSTANTS: dict[str, int] = {"8": 8}  # widths that a kernel fixes, such as the last dim of Ascend's softmax statistics
+
+Atoms = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the structure of a program may depend on: which dims are absent and which are one, nothing else.
+
+    ones: base symbols whose value is 1. zeros: symbols whose value is 0 (r without RoPE, d_q without a query latent).
+    heads_divided: whether a scheme divides the heads over the ranks (then n = l*P, otherwise n is a base symbol).
+    """
+
+    ones: frozenset[str] = frozenset()
+    zeros: frozenset[str] = frozenset()
+    heads_divided: bool = True
+
+    @property
+    def exchanged(self) -> bool:
+        """Whether more than one rank shares the sequence."""
+        return "P" not in self.ones
+
+    def words(self) -> str:
+        """The key in words, as formulas print it: 'sp > 1, more than one head per rank'."""
+        heads = "head per rank" if self.heads_divided else "head"
+        parts = ["sp > 1" if self.exchanged else "sp = 1"]
+        parts.append(f"one {heads}" if self._one_head() else f"more than one {heads}")
+        parts.append("one sequence per micro-batch" if "b" in self.ones else "more than one sequence per micro-batch")
+        parts += ["one position per rank"] * ("s" in self.ones)
+        parts += ["no query latent"] * ("d_q" in self.zeros) + ["no rotated part"] * ("r" in self.zeros)
+        return ", ".join(parts)
+
+    def _one_head(self) -> bool:
+        return ("l" if self.heads_divided else "n") in self.ones
+
+    def factors(self, name: str) -> tuple[str, ...]:
+        """The base factors of a dim: S is (P, s), k+r is one factor of its own."""
+        if name == "S":
+            return ("P", "s")
+        if name == "n" and self.heads_divided:
+            return ("P", "l")
+        if "+" in name:
+            parts = [part for part in name.split("+") if part not in self.zeros]
+            return ("+".join(parts),) if parts else ()
+        return (name,)
+
+    def atoms(self, name: str) -> Atoms:
+        """The factors that are not known to be one: the alphabet of strides. Empty for a dim of size one."""
+        return _atoms(self, name)
+
+    def is_one(self, name: str) -> bool:
+        """Whether the dim has size one."""
+        return not _atoms(self, name)
+
+    def size(self, name: str) -> Polynomial:
+        """Elements along the dim."""
+        return _size(self, name)
+
+    def elements(self, names: tuple[str, ...]) -> Polynomial:
+        """Elements of a tensor with these dims."""
+        return product(self.size(name) for name in names)
+
+
+@cache
+def _atoms(facts: Facts, name: str) -> Atoms:
+    return tuple(factor for factor in facts.factors(name) if factor not in facts.ones)
+
+
+@cache
+def _size(facts: Facts, name: str) -> Polynomial:
+    return product(_factor_size(facts, factor) for factor in facts.factors(name))
+
+
+def _factor_size(facts: Facts, factor: str) -> Polynomial:
+    if factor in CONSTANTS:
+        return Polynomial.constant(CONSTANTS[factor])
+    return total(ZERO if part in facts.zeros else Polynomial.symbol(part) for part in factor.split("+"))
+
+
+def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int]:
+    """Values for the base symbols, from S, P, b, n and the widths.
+
+    Raises:
+        ValueError: P does not divide S, or n where the heads are divided (a plan refuses these first, by name).
+
+    """
+    ranks = values["P"]
+    if values["S"] % ranks or (heads_divided and values["n"] % ranks):
+        raise ValueError(f"P = {ranks} does not divide S = {values['S']} or n = {values['n']}")
+    base = {name: value for name, value in values.items() if name != "S"}
+    base["s"] = values["S"] // ranks
+    base["r_half"] = values["r"] // 2
+    if heads_divided:
+        base["l"] = values["n"] // ranks
+    return base
+
+
+def facts_of(base: Mapping[str, int], heads_divided: bool) -> Facts:
+    """The facts that hold for these base values."""
+    counted = ["P", "s", "b", "l" if heads_divided else "n", "h", "d_q", "d_c", "k", "r", "v", "r_half"]
+    return Facts(
+        ones=frozenset(name for name in counted if base[name] == 1),
+        zeros=frozenset(name for name in ("d_q", "r") if base[name] == 0),
+        heads_divided=heads_divided,
+    )

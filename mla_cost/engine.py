@@ -1,0 +1,376 @@
+"""An abstract torch: storages that live as long as something holds them, graph nodes, and the backward engine.
+
+Rules run on it as torch code runs on torch. Lifetimes are Python's own: a `Storage` reports its end when the last
+tensor that shares it is dropped, exactly where CPython would drop the real one (docs/decisions/0003). What comes out
+is a timeline of allocations and frees in order, with polynomial sizes and no numbers.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mla_cost.dims import Facts
+from mla_cost.layout import Axes, contiguous, is_contiguous, is_dense, like, names
+from mla_cost.polynomial import ZERO, Polynomial
+
+Phase = Literal["forward", "backward"]
+Kind = Literal["activation", "parameter", "parameter_gradient"]
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+
+@dataclass(slots=True)
+class Allocation:
+    """One storage over its whole life: what it is, how large, and (by event number) when it was made and freed."""
+
+    number: int
+    label: str
+    dims: tuple[str, ...]
+    dtype: str
+    size: Polynomial
+    kind: Kind = "activation"
+    phase: Phase = "forward"
+    op: str = ""
+    made: int = -1
+    freed: int | None = None
+    saved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A moment of the timeline. what: alloc, free, or work (memory that a kernel holds inside one call).
+
+    merged: the allocation and free that torch's dispatcher shows where two gradients meet, and that real tensors do
+    without, since they are added in place.
+    """
+
+    what: Literal["alloc", "free", "work"]
+    allocation: Allocation | None
+    phase: Phase
+    op: str
+    work: tuple[tuple[str, Polynomial], ...] = ()
+    merged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One call of a collective. payload: bytes of the tensor handed over; wire: bytes this rank sends."""
+
+    kind: str
+    tensor: str
+    phase: Phase
+    dtype: str
+    payload: Polynomial
+    wire: Polynomial
+
+
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """Multiply-adds counted as two. count: what the maths needs; recomputed: what a kernel repeats on top.
+
+    attention: causality spares half of it in the model's own count. skips_masked: and in what the kernel runs.
+    """
+
+    op: str
+    phase: Phase
+    count: Polynomial
+    recomputed: Polynomial
+    attention: bool = False
+    skips_masked: bool = False
+
+
+class Storage:
+    """A handle on an allocation. Its end is the free event."""
+
+    __slots__ = ("allocation", "machine")
+
+    def __init__(self, machine: Machine, allocation: Allocation) -> None:
+        self.machine = machine
+        self.allocation = allocation
+
+    def __del__(self) -> None:
+        self.machine.freed(self.allocation)
+
+
+class Tensor:
+    """A view of a storage: axes and dtype, and the graph node that made it."""
+
+    __slots__ = ("axes", "dtype", "edge", "label", "storage")
+
+    def __init__(self, storage: Storage, axes: Axes, dtype: str, label: str, edge: Edge | None = None) -> None:
+        self.storage = storage
+        self.axes = axes
+        self.dtype = dtype
+        self.label = label
+        self.edge = edge
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dims, in order."""
+        return names(self.axes)
+
+    def position(self, dim: str) -> int:
+        """Where a dim stands."""
+        return self.dims.index(dim)
+
+
+Gradients = list["Tensor | None"]
+Backward = Callable[[Gradients], Sequence["Tensor | None"]]
+
+
+class Node:
+    """A node of the backward graph. `backward` gets one gradient per output and gives one per edge."""
+
+    __slots__ = ("backward", "edges", "number", "op", "outputs", "saved")
+
+    def __init__(
+        self,
+        number: int,
+        op: str,
+        edges: Sequence[Edge | None],
+        backward: Backward | None,
+        saved: Sequence[Tensor],
+        outputs: int,
+    ) -> None:
+        self.number = number
+        self.op = op
+        self.edges = tuple(edges)
+        self.backward = backward
+        self.saved: list[Tensor] = list(saved)
+        self.outputs = outputs
+
+
+Edge = tuple[Node, int]
+LEAF_NUMBER = 1 << 62  # torch runs AccumulateGrad nodes as soon as they are ready
+
+
+@dataclass(slots=True)
+class Leaf:
+    """A tensor that gathers its gradient: a parameter or the block's input. It does not hold the tensor itself."""
+
+    name: str
+    parameter: bool
+    gradient: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Everything one run of a program leaves behind."""
+
+    allocations: list[Allocation] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
+    flops: list[Flops] = field(default_factory=list)
+    parameters: list[Allocation] = field(default_factory=list)
+    forward_events: int = 0
+
+
+class Machine:
+    """Runs rules and records what they allocate, save, move and compute."""
+
+    def __init__(self, facts: Facts, dtype: str) -> None:
+        self.facts = facts
+        self.dtype = dtype
+        self.timeline = Timeline()
+        self.phase: Phase = "forward"
+        self.op = ""
+        self.closed = False
+        self._nodes = 0
+        self._leaves: dict[Node, Leaf] = {}
+
+    # ---- tensors
+
+    def new(self, label: str, dims: Sequence[str], dtype: str | None = None) -> Tensor:
+        """Allocate a contiguous tensor."""
+        return self.new_as(label, contiguous(self.facts, dims), dtype)
+
+    def new_as(self, label: str, axes: Axes, dtype: str | None = None) -> Tensor:
+        """Allocate a tensor with these dense axes."""
+        return self._allocate(label, axes, dtype or self.dtype)
+
+    def _allocate(self, label: str, axes: Axes, dtype: str, merged: bool = False) -> Tensor:
+        size = self.facts.elements(names(axes)) * DTYPE_BYTES[dtype]
+        timeline = self.timeline
+        allocation = Allocation(
+            len(timeline.allocations), label, names(axes), dtype, size, "activation", self.phase, self.op
+        )
+        allocation.made = len(timeline.events)
+        timeline.allocations.append(allocation)
+        timeline.events.append(Event("alloc", allocation, self.phase, self.op, merged=merged))
+        return Tensor(Storage(self, allocation), axes, dtype, label)
+
+    def freed(self, allocation: Allocation, merged: bool = False) -> None:
+        """Record the end of a storage."""
+        if self.closed or allocation.kind == "parameter":
+            return
+        allocation.freed = len(self.timeline.events)
+        self.timeline.events.append(Event("free", allocation, self.phase, self.op, merged=merged))
+
+    def copy(self, tensor: Tensor, label: str) -> Tensor:
+        """A contiguous copy, without a graph node."""
+        return self.new(label, tensor.dims, tensor.dtype)
+
+    def view(self, tensor: Tensor, axes: Axes) -> Tensor:
+        """Another look at the same storage, without a graph node."""
+        return Tensor(tensor.storage, axes, tensor.dtype, tensor.label)
+
+    def elementwise(self, label: str, tensor: Tensor, dtype: str | None = None) -> Tensor:
+        """A new tensor made elementwise from this one: dense, in its order of strides."""
+        return self.new_as(label, like(self.facts, tensor.axes), dtype or tensor.dtype)
+
+    def work(self, **sizes: Polynomial) -> None:
+        """Record memory that the running kernel may hold inside its call, by kind."""
+        self.timeline.events.append(Event("work", None, self.phase, self.op, work=tuple(sizes.items())))
+
+    def flops(
+        self, count: Polynomial, recomputed: Polynomial = ZERO, attention: bool = False, skips_masked: bool = False
+    ) -> None:
+        """Record the multiply-adds (counted as two) of the running op."""
+        self.timeline.flops.append(Flops(self.op, self.phase, count, recomputed, attention, skips_masked))
+
+    def is_contiguous(self, tensor: Tensor) -> bool:
+        """Whether the tensor lies row-major without gaps."""
+        return is_contiguous(self.facts, tensor.axes)
+
+    # ---- leaves and nodes
+
+    def parameter(self, name: str, dims: Sequence[str]) -> Tensor:
+        """A parameter: counted on its own, never in the timeline."""
+        axes = contiguous(self.facts, dims)
+        size = self.facts.elements(tuple(dims)) * DTYPE_BYTES[self.dtype]
+        allocation = Allocation(-1, name, tuple(dims), self.dtype, size, "parameter")
+        self.timeline.parameters.append(allocation)
+        tensor = Tensor(Storage(self, allocation), axes, self.dtype, name)
+        return self._leaf(name, tensor, parameter=True)
+
+    def input(self, name: str, dims: Sequence[str]) -> Tensor:
+        """The block's input, whose gradient is wanted."""
+        return self._leaf(name, self.new(name, dims), parameter=False)
+
+    def _leaf(self, name: str, tensor: Tensor, parameter: bool) -> Tensor:
+        node = Node(LEAF_NUMBER, f"gradient of {name}", (), None, (), 1)
+        self._leaves[node] = Leaf(name, parameter)
+        tensor.edge = (node, 0)
+        return tensor
+
+    def attach(
+        self,
+        outputs: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        backward: Backward,
+        saved: Iterable[Tensor] = (),
+    ) -> None:
+        """Make the node that leads from outputs back to inputs, keeping `saved` until it has run."""
+        self._nodes += 1
+        kept = [Tensor(t.storage, t.axes, t.dtype, t.label) for t in saved]
+        node = Node(self._nodes, self.op, [t.edge for t in inputs], backward, kept, len(outputs))
+        for index, output in enumerate(outputs):
+            output.edge = (node, index)
+
+    # ---- backward
+
+    def mark_saved(self, edge: Edge) -> None:
+        """Mark every storage that a node reachable from here keeps."""
+        for node in _reachable(edge[0]):
+            for tensor in node.saved:
+                tensor.storage.allocation.saved = True
+
+    def backward(self, edge: Edge, make_gradient: Callable[[], Tensor]) -> None:
+        """Run the graph: the node made last first, leaves as soon as they are ready, as torch's engine does."""
+        self.phase = "backward"
+        waiting = _dependencies(edge[0])
+        buffers: dict[Node, Gradients] = {}
+        queue: list[tuple[int, int, Node]] = []
+        self.op = "output"
+        self._hand(edge, make_gradient(), buffers, waiting, queue)
+        del edge
+        while queue:
+            node = heapq.heappop(queue)[2]
+            gradients = buffers.pop(node)
+            self.op = node.op
+            if node.backward is None:
+                self._gather(node, gradients)
+                continue
+            results = list(node.backward(gradients))
+            gradients.clear()
+            node.saved.clear()
+            for target in node.edges:
+                result = results.pop(0)
+                if target is not None:
+                    self._hand(target, result, buffers, waiting, queue)
+                del result
+            node.edges = ()
+            node.backward = None
+
+    def _hand(
+        self,
+        edge: Edge,
+        gradient: Tensor | None,
+        buffers: dict[Node, Gradients],
+        waiting: dict[Node, int],
+        queue: list[tuple[int, int, Node]],
+    ) -> None:
+        node, index = edge
+        slots = buffers.setdefault(node, [None] * node.outputs)
+        if gradient is not None:
+            slots[index] = gradient if slots[index] is None else self._add(slots, index, gradient)
+        waiting[node] -= 1
+        if waiting[node] <= 0:
+            heapq.heappush(queue, (-node.number, len(queue), node))
+
+    def _add(self, slots: Gradients, index: int, gradient: Tensor) -> Tensor:
+        """Two gradients meet. The dispatcher shows a new tensor; real tensors are added in place where they may be."""
+        parked = slots[index]
+        assert parked is not None
+        in_place = is_dense(self.facts, parked.axes) and (
+            self.facts.elements(parked.dims) * DTYPE_BYTES[parked.dtype] == parked.storage.allocation.size
+        )
+        result = self._allocate(f"sum of gradients of {self.op}", like(self.facts, parked.axes), parked.dtype, in_place)
+        slots[index] = None
+        allocation = parked.storage.allocation
+        del parked
+        if in_place and allocation.freed is not None:
+            free = self.timeline.events[allocation.freed]
+            self.timeline.events[allocation.freed] = Event("free", allocation, free.phase, free.op, merged=True)
+        elif in_place:  # somebody else still holds the first gradient, so it may not be overwritten
+            made = result.storage.allocation.made
+            event = self.timeline.events[made]
+            self.timeline.events[made] = Event("alloc", event.allocation, event.phase, event.op)
+        return result
+
+    def _gather(self, node: Node, gradients: Gradients) -> None:
+        """Keep a leaf's gradient: taken as it is where its layout is the leaf's, copied otherwise."""
+        leaf = self._leaves[node]
+        gradient = gradients.pop()
+        assert gradient is not None
+        if not is_contiguous(self.facts, gradient.axes):
+            gradient = self.copy(gradient, f"gradient of {leaf.name}")
+        allocation = gradient.storage.allocation
+        allocation.label = f"gradient of {leaf.name}"
+        if leaf.parameter:
+            allocation.kind = "parameter_gradient"
+        leaf.gradient = gradient
+
+
+def _reachable(root: Node) -> list[Node]:
+    seen: dict[Node, None] = {}
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen[node] = None
+            stack.extend(edge[0] for edge in node.edges if edge is not None)
+    return list(seen)
+
+
+def _dependencies(root: Node) -> dict[Node, int]:
+    """How many gradients each node waits for; the root waits for the one it is handed."""
+    waiting: dict[Node, int] = {root: 1}
+    for node in _reachable(root):
+        for edge in node.edges:
+            if edge is not None:
+                waiting[edge[0]] = waiting.get(edge[0], 0) + 1
+    return waiting
+

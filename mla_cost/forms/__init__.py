@@ -1,0 +1,6 @@
+"""The maths of the block, one declaration per file."""
+
+from mla_cost.forms import absorbed, explicit, laga
+from mla_cost.program import Form, Pair
+
+FORMS: dict[str, Form | Pair] = {module.FORM.name: module.FORM for module in (explicit, absorbed, laga)}

@@ -1,0 +1,30 @@
+"""Pieces that more than one form is made of. The style they follow is docs/decisions/0001."""
+
+QUERY = """
+query(x):
+    if d_q
+        q_latent = linear x, W_q_down[d_q h]
+        q_normed = norm q_latent, g_q[d_q]
+        q_up = linear q_normed, W_q_up[n k+r d_q]
+    else
+        q_up = linear x, W_q[n k+r h]
+    if not r
+        return q_up
+    q_nope[k], q_rope[r] = split q_up
+    q_rotated = rope q_rope
+    q = concat q_nope, q_rotated
+    return q
+"""
+
+LATENT = """
+latent(x):
+    if not r
+        kv_latent = linear x, W_kv_down[d_c h]
+        latent = norm kv_latent, g_kv[d_c]
+        return latent
+    kv_latent = linear x, W_kv_down[d_c+r h]
+    c[d_c], k_rope[r] = split kv_latent
+    latent = norm c, g_kv[d_c]
+    k_rotated = rope k_rope
+    return latent, k_rotated
+"""

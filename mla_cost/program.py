@@ -1,0 +1,314 @@
+"""The text that forms and kernels are written in, and what a form, a scheme and a kernel declare.
+
+One line is one op, in the order a practitioner writes them:
+
+    q_latent = linear x, W_q_down[d_q h]        an op on variables and parameters; dims follow from the operands
+    k_nope[k], value[v] = split kv              several results, each with its last dim
+    scores = einsum "sbnd,tbnd->bnst" q, key    letters stand for axes by position
+    exchange query q                            a point where a scheme may move q to other ranks
+    o = attend q, key, value                    a point that a kernel fills
+    drop scores                                 the name goes; what nothing else holds is freed
+    q = query x                                 a piece: its names die when it returns
+    if r / if not d_q / if v_layout == view     on a fact or a setting, never on a size
+    return q
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Literal
+
+
+class ProgramError(ValueError):
+    """A declaration that does not parse; quotes the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A name that an op binds, and its last dim where the op needs it."""
+
+    name: str
+    dim: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A weight and its dims."""
+
+    name: str
+    dims: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """results = op "words" arguments."""
+
+    results: tuple[Result, ...]
+    name: str
+    words: tuple[str, ...]
+    arguments: tuple[str | Parameter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A point where a scheme may move what these names hold."""
+
+    tag: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Names that end here."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """What a piece gives back; all its other names end."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """A choice on a fact or a setting. value None: a fact."""
+
+    name: str
+    value: str | None
+    negated: bool
+    then: Block
+    otherwise: Block
+
+
+Statement = Op | Exchange | Drop | Return | If
+Block = tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A named function of the program text."""
+
+    name: str
+    parameters: tuple[str, ...]
+    body: Block
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A condition for a program to exist. message may use the names of all values, e.g. `{heads}`.
+
+    kind `divides`: `what` must be a multiple of `by`; `at_most`: `what` <= `by`. Both name settings or dims.
+    """
+
+    kind: Literal["divides", "at_most"]
+    what: str
+    by: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Form:
+    """The maths of the block. pieces: program texts; body: the piece called `forward`."""
+
+    name: str
+    title: str
+    text: str
+    scheme: str
+    source: str
+    known_as: str = ""
+
+    @property
+    def pieces(self) -> Mapping[str, Piece]:
+        """The pieces by name."""
+        return parse(self.text)
+
+    @property
+    def points(self) -> frozenset[str]:
+        """The tags that a scheme can move."""
+        return frozenset(_points(block.body for block in self.pieces.values()))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A form and a scheme that together bear a name of their own."""
+
+    name: str
+    title: str
+    form: str
+    scheme: str
+    source: str
+    known_as: str = ""
+
+
+Move = Literal["heads_out", "heads_in", "gather", "own_heads"]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What crosses ranks, and where: a move for each tag. Nothing moves on one rank."""
+
+    name: str
+    title: str
+    moves: Mapping[str, Move]
+    requires: tuple[Requirement, ...]
+    source: str
+
+    @property
+    def divides_heads(self) -> bool:
+        """Whether each rank computes its own heads only."""
+        return not {"heads_out", "own_heads"}.isdisjoint(self.moves.values())
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Where a kernel can train. devices: families or archs; widths in elements of one head.
+
+    equal_widths: V must be as wide as Q and K (padding makes it so). multiple_of: alignment of widths.
+    """
+
+    devices: tuple[str, ...]
+    implementation: str
+    max_qk: int | None
+    max_v: int | None
+    source: str
+    equal_widths: bool = False
+    multiple_of: int = 1
+    only: tuple[tuple[int, int], ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """How softmax(q k) v is executed. text and shared_text: pieces for per-head keys and for one shared key."""
+
+    name: str
+    title: str
+    text: str
+    shared_text: str | None
+    fused: bool
+    limits: tuple[Limit, ...]
+    source: str
+    layouts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    shared_layouts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    value_padding: str = "none"
+    shared_refusal: str = ""
+
+    def piece(self, shared: bool, layout: str) -> Piece:
+        """The piece for these operands, its `{letters}` filled in for the attention layout."""
+        text = self.shared_text if shared else self.text
+        if text is None:
+            raise ProgramError(f"kernel {self.name} has no program for a shared key")
+        layouts = self.shared_layouts if shared else self.layouts
+        return _kernel_piece(text, tuple(sorted(layouts.get(layout, {}).items())))
+
+
+@cache
+def _kernel_piece(text: str, letters: tuple[tuple[str, str], ...]) -> Piece:
+    for name, value in letters:
+        text = text.replace("{" + name + "}", value)
+    return parse(text)["attend"]
+
+
+# ---- parsing
+
+
+@cache
+def parse(text: str) -> dict[str, Piece]:
+    """Pieces of a program text, by name."""
+    lines = [line.split("#")[0].rstrip() for line in text.splitlines()]
+    rows = [(len(line) - len(line.lstrip()), line.strip()) for line in lines if line.strip()]
+    pieces: dict[str, Piece] = {}
+    at = 0
+    while at < len(rows):
+        heading = re.fullmatch(r"(\w+)\(([\w, ]*)\):", rows[at][1])
+        if heading is None:
+            raise ProgramError(f"expected `name(arguments):`, read {rows[at][1]!r}")
+        body, at = _block(rows, at + 1, rows[at][0])
+        name = heading.group(1)
+        pieces[name] = Piece(name, _names(heading.group(2)), body)
+    return pieces
+
+
+def _block(rows: Sequence[tuple[int, str]], at: int, outer: int) -> tuple[Block, int]:
+    statements: list[Statement] = []
+    while at < len(rows) and rows[at][0] > outer:
+        indent, line = rows[at]
+        if line.startswith("if "):
+            then, at = _block(rows, at + 1, indent)
+            otherwise: Block = ()
+            if at < len(rows) and rows[at] == (indent, "else"):
+                otherwise, at = _block(rows, at + 1, indent)
+            statements.append(_condition(line, then, otherwise))
+        else:
+            statements.append(_statement(line))
+            at += 1
+    return tuple(statements), at
+
+
+def _condition(line: str, then: Block, otherwise: Block) -> If:
+    match = re.fullmatch(r"if (not )?(\w+)(?: == (\S+))?", line)
+    if match is None:
+        raise ProgramError(f"expected `if fact`, `if not fact` or `if setting == value`, read {line!r}")
+    return If(match.group(2), match.group(3), bool(match.group(1)), then, otherwise)
+
+
+def _statement(line: str) -> Statement:
+    word, _, rest = line.partition(" ")
+    if word == "drop":
+        return Drop(_names(rest))
+    if word == "return":
+        return Return(_names(rest))
+    if word == "exchange":
+        tag, _, moved = rest.partition(" ")
+        return Exchange(tag, _names(moved))
+    return _op(line)
+
+
+def _op(line: str) -> Op:
+    left, equals, right = line.partition(" = ")
+    match = re.fullmatch(r"(\w+)((?: \"[^\"]*\")*)(?: (.*))?", right)
+    if not equals or match is None:
+        raise ProgramError(f'expected `results = op "words" arguments`, read {line!r}')
+    words = tuple(re.findall(r'"([^"]*)"', match.group(2)))
+    return Op(_results(left), match.group(1), words, _arguments(match.group(3) or ""))
+
+
+def _results(text: str) -> tuple[Result, ...]:
+    found = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\w+)(?:\[(\S+)\])?", part.strip())
+        if match is None:
+            raise ProgramError(f"expected `name` or `name[dim]`, read {part.strip()!r}")
+        found.append(Result(match.group(1), match.group(2)))
+    return tuple(found)
+
+
+def _arguments(text: str) -> tuple[str | Parameter, ...]:
+    return tuple(_argument(part.strip()) for part in text.split(",") if part.strip())
+
+
+def _argument(text: str) -> str | Parameter:
+    match = re.fullmatch(r"(\w+)(?:\[([^\]]+)\])?", text)
+    if match is None:
+        raise ProgramError(f"expected a name or `W[dims]`, read {text!r}")
+    return match.group(1) if match.group(2) is None else Parameter(match.group(1), tuple(match.group(2).split()))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _points(blocks: object) -> list[str]:
+    found: list[str] = []
+    for block in blocks:  # type: ignore[attr-defined]
+        for statement in block:
+            if isinstance(statement, Exchange):
+                found.append(statement.tag)
+            elif isinstance(statement, If):
+                found += _points([statement.then, statement.otherwise])
+    return found

@@ -1,0 +1,55 @@
+"""A fused attention kernel: one op that keeps its operands, its output and its row statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mla_cost.engine import DTYPE_BYTES, Gradients, Machine, Tensor
+from mla_cost.polynomial import Polynomial, total
+
+
+class Kept(NamedTuple):
+    """A tensor that the kernel makes for its own backward, or a buffer that it holds inside one call."""
+
+    label: str
+    dtype: str
+    dims: tuple[str, ...]
+
+
+def fused_attention(
+    machine: Machine,
+    label: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    statistics: Sequence[Kept],
+    workspace: Sequence[Kept],
+) -> Tensor:
+    """query [s b n d], key [t b n d], value [t b n w] to [s b n w]; gradients in the order query, key, value.
+
+    The products are counted once each for what the maths needs (backward twice forward) and what the kernel repeats
+    on top (the scores, in backward). Masked blocks are skipped.
+    """
+    result = machine.new(label, (*query.dims[:-1], value.dims[-1]), query.dtype)
+    rows = [machine.new(kept.label, kept.dims, kept.dtype) for kept in statistics]
+    scores, output = _products(machine, query, key, value)
+    machine.flops(scores + output, attention=True, skips_masked=True)
+    made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in (query, key, value)]
+    held = total(machine.facts.elements(item.dims) * DTYPE_BYTES[item.dtype] for item in workspace)
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        del gradients
+        machine.flops((scores + output) * 2, recomputed=scores, attention=True, skips_masked=True)
+        results: list[Tensor | None] = [machine.new(*item) for item in made]
+        machine.work(fused_backward=held)
+        return results
+
+    machine.attach([result], [query, key, value], backward, saved=[query, key, value, result, *rows])
+    return result
+
+
+def _products(machine: Machine, query: Tensor, key: Tensor, value: Tensor) -> tuple[Polynomial, Polynomial]:
+    size = machine.facts.elements
+    positions = size((key.dims[0],))
+    return size(query.dims) * positions * 2, size((*query.dims[:-1], value.dims[-1])) * positions * 2

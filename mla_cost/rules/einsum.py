@@ -1,0 +1,136 @@
+"""einsum as torch runs it: permute to (shared, one side only), reshape to three dims, one bmm, view back.
+
+The reshape copies where the permuted dims do not merge, and autograd keeps the copy. Whether that happens is read
+off the operands' strides; nothing here knows which form it serves.
+Source: aten/src/ATen/native/Linear.cpp, `einsum` and `sumproduct_pair`, pytorch/pytorch@006b3e67c188.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mla_cost.engine import Gradients, Machine, Tensor
+from mla_cost.layout import Axes, can_view
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Letters of one product. Letters whose dim has size one count as right-only, as in torch."""
+
+    left: str
+    right: str
+    output: str
+    shared: str
+    left_only: str
+    right_only: str
+    summed: str
+    dims: dict[str, str]
+
+    def sizes(self, letters: str) -> tuple[str, ...]:
+        return tuple(self.dims[letter] for letter in letters)
+
+
+def einsum(machine: Machine, label: str, equation: str, left: Tensor, right: Tensor, attention: bool = False) -> Tensor:
+    """The product that `equation` names, e.g. `sbnd,tbnd->bnst`; letters stand for axes by position."""
+    plan = _plan(machine, equation, left, right)
+    left = _folded(machine, left, plan.left, (plan.shared, plan.left_only, plan.summed))
+    right = _folded(machine, right, plan.right, (plan.shared, plan.summed, plan.right_only))
+    product = _bmm(machine, label, plan, left, right, attention)
+    return _unfolded(machine, label, plan, product)
+
+
+def _plan(machine: Machine, equation: str, left: Tensor, right: Tensor) -> _Plan:
+    operands, _, output = equation.partition("->")
+    first, _, second = operands.partition(",")
+    dims = _bind(equation, first, left) | _bind(equation, second, right)
+    _check(equation, first, left, second, right, output)
+    big = {letter for letter, dim in dims.items() if not machine.facts.is_one(dim)}
+    shared = "".join(x for x in output if x in first and x in second and x in big)
+    left_only = "".join(x for x in output if x in first and x in big and x not in shared)
+    summed = "".join(sorted(x for x in dims if x not in output and x in big))
+    right_only = "".join(x for x in output if x not in shared and x not in left_only)
+    if not summed:
+        raise ValueError(f"einsum {equation!r}: every summed dim has size one, which torch runs as a plain product")
+    return _Plan(first, second, output, shared, left_only, right_only, summed, dims)
+
+
+def _bind(equation: str, letters: str, tensor: Tensor) -> dict[str, str]:
+    if len(letters) != len(tensor.axes):
+        raise ValueError(
+            f"einsum {equation!r}: {letters!r} names {len(letters)} axes, {tensor.label} has "
+            f"[{' '.join(tensor.dims)}]"
+        )
+    return dict(zip(letters, tensor.dims, strict=True))
+
+
+def _check(equation: str, first: str, left: Tensor, second: str, right: Tensor, output: str) -> None:
+    ours, theirs = dict(zip(first, left.dims, strict=True)), dict(zip(second, right.dims, strict=True))
+    for letter in ours.keys() & theirs.keys():
+        if ours[letter] != theirs[letter]:
+            raise ValueError(
+                f"einsum {equation!r}: {letter!r} is {ours[letter]} in {left.label} and {theirs[letter]} in {right.label}"
+            )
+    unknown = set(output) - ours.keys() - theirs.keys()
+    if unknown:
+        raise ValueError(f"einsum {equation!r}: {''.join(sorted(unknown))!r} is in the result but in no operand")
+
+
+def _pick(letters: str, axes: Axes, wanted: str) -> Axes:
+    return tuple(axes[letters.index(letter)] for letter in wanted if letter in letters)
+
+
+def _folded(machine: Machine, tensor: Tensor, letters: str, groups: tuple[str, str, str]) -> Tensor:
+    """The operand permuted for bmm: a view where each group merges, else a copy. Backward permutes back: a view."""
+    ones = "".join(letter for letter in letters if not any(letter in group for group in groups))
+    order = "".join(groups) + ones
+    axes = _pick(letters, tensor.axes, order)
+    present = [_pick(letters, tensor.axes, group) for group in groups]
+    view = machine.view(tensor, axes)
+    if not can_view(machine.facts, present):
+        view = machine.copy(view, f"{tensor.label} copy")
+    kept = "".join(letter for letter in order if letter in letters)
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        gradient = gradients[0]
+        assert gradient is not None
+        return [machine.view(gradient, _pick(kept, gradient.axes, letters))]
+
+    machine.attach([view], [tensor], backward)
+    return view
+
+
+def _bmm(machine: Machine, label: str, plan: _Plan, left: Tensor, right: Tensor, attention: bool) -> Tensor:
+    """The batched product. Backward makes the right operand's gradient first, then the left's."""
+    result = machine.new(label, plan.sizes(plan.shared + plan.left_only + plan.right_only), left.dtype)
+    everything = dict.fromkeys(plan.left + plan.right)
+    count = machine.facts.elements(plan.sizes("".join(everything))) * 2
+    machine.flops(count, attention=attention)
+    dtype = left.dtype
+    names, dims = (left.label, right.label), (left.dims, right.dims)
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        del gradients
+        machine.flops(count * 2, attention=attention)
+        of_right = machine.new(f"gradient of {names[1]}", dims[1], dtype)
+        return [machine.new(f"gradient of {names[0]}", dims[0], dtype), of_right]
+
+    machine.attach([result], [left, right], backward, saved=[left, right])
+    return result
+
+
+def _unfolded(machine: Machine, label: str, plan: _Plan, product: Tensor) -> Tensor:
+    """The result in the order asked for: a view. Backward folds the gradient, copying where it cannot be viewed."""
+    order = plan.shared + plan.left_only + plan.right_only
+    view = machine.view(product, _pick(order, product.axes, plan.output))
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        gradient = gradients[0]
+        assert gradient is not None
+        folded = machine.view(gradient, _pick(plan.output, gradient.axes, order))
+        groups = [_pick(order, folded.axes, group) for group in (plan.shared, plan.left_only, plan.right_only)]
+        if not can_view(machine.facts, groups):
+            folded = machine.copy(folded, f"gradient of {label} copy")
+        return [folded]
+
+    machine.attach([view], [product], backward)
+    return view
