@@ -38,6 +38,18 @@ def device(name_or_path: str | os.PathLike[str]) -> DeviceConfig:
     return _find("devices", name_or_path, _device_file)
 
 
+def entry(name_or_path: str | os.PathLike[str]) -> ModelConfig | DeviceConfig:
+    """The model or the device called `name_or_path`, or described by that file: one with a `family` is a device."""
+    asked = os.fspath(name_or_path)
+    if _is_path(asked):
+        return device(asked) if "family" in load_mapping(asked) else model(asked)
+    if _known("models", asked) is not None:
+        return model(asked)
+    if _known("devices", asked) is not None:
+        return device(asked)
+    raise _unknown(asked, ["models", "devices"])
+
+
 def model_names() -> tuple[str, ...]:
     """The canonical name of every model of the catalogue, sorted."""
     return _names("models")
@@ -76,32 +88,42 @@ def _is_path(asked: str) -> bool:
     if asked.lower().endswith(SUFFIXES):
         return True
     separators = [separator for separator in (os.sep, os.altsep) if separator]
-    return any(separator in asked for separator in separators) and os.path.exists(asked)
+    holds_one = any(separator in asked for separator in separators)
+    return holds_one and os.path.exists(asked)  # noqa: PTH110  (Path.exists raises where a name is too long)
 
 
 def _version(path: str) -> int:
     """Changes when the file does; 0 for a file that cannot be looked at, which reading it then reports."""
     try:
-        return os.stat(path).st_mtime_ns
+        return Path(path).stat().st_mtime_ns
     except (OSError, ValueError):
         return 0
 
 
-@cache
 def _canonical(kind: Kind, asked: str) -> str:
+    known = _known(kind, asked)
+    if known is None:
+        raise _unknown(asked, [kind])
+    return known
+
+
+@cache
+def _known(kind: Kind, asked: str) -> str | None:
     key = normalised(asked)
-    if key in _names(kind):
-        return key
-    index = _alias_index()[kind]
-    if key in index:
-        return index[key]
-    listed = f"the names that `mla-cost {kind}` lists, or the path of a file"
-    meant = _meant(key, {**{name: name for name in _names(kind)}, **index})
-    raise InputError(f"unknown {kind[:-1]} {shown(asked)}", allowed=listed, nearest=meant)
+    return key if key in _names(kind) else _alias_index()[kind].get(key)
+
+
+def _unknown(asked: str, kinds: list[Kind]) -> InputError:
+    names = {name: name for kind in kinds for name in _names(kind)}
+    names |= {alias: name for kind in kinds for alias, name in _alias_index()[kind].items()}
+    lists = " and ".join(f"`mla-cost {kind}`" for kind in kinds)
+    what = " or ".join(kind[:-1] for kind in kinds)
+    allowed = f"the names that {lists} list{'s' if len(kinds) == 1 else ''}, or the path of a file"
+    return InputError(f"unknown {what} {shown(asked)}", allowed=allowed, nearest=_meant(normalised(asked), names))
 
 
 def _meant(key: str, index: dict[str, str]) -> list[str]:
-    """The canonical names that `key` may stand for: those it begins, else those spelt like it or like its last part."""
+    """Up to four canonical names that `key` may mean: those it begins, else those spelt like it or its last part."""
     begun = [name for name in index if key and name.startswith(key)]
     close = begun or nearest(key, index, count=6) or nearest(key.rpartition("/")[2], index, count=6)
     return list(dict.fromkeys(index[name] for name in close))[:4]
@@ -155,8 +177,9 @@ def alias_index() -> dict[str, dict[str, str]]:
 def _aliases_of(configs: list[ModelConfig] | list[DeviceConfig]) -> dict[str, str]:
     index: dict[str, str] = {}
     for config in configs:
-        hub = [config.hf_id, config.hf_id.rpartition("/")[2]] if isinstance(config, ModelConfig) and config.hf_id else []
-        for alias in sorted({normalised(name) for name in (config.title, *hub, *config.aliases)} - {config.name}):
+        hub = config.hf_id or "" if isinstance(config, ModelConfig) else ""
+        names = (config.title, hub, hub.rpartition("/")[2], *config.aliases)
+        for alias in sorted({normalised(name) for name in names if name} - {config.name}):
             if index.setdefault(alias, config.name) != config.name:
                 raise ValueError(f"{alias} names both {index[alias]} and {config.name}")
     return dict(sorted(index.items()))

@@ -222,13 +222,13 @@ _LIMIT: Final = {
     "greater_than_equal": ("ge", "at least {}"),
     "less_than_equal": ("le", "at most {}"),
     "less_than": ("lt", "less than {}"),
-    "multiple_of": ("multiple_of", "a multiple of {}"),
+    "multiple_of": ("multiple_of", "a multiple of {}, from 0 up"),
     "literal_error": ("expected", "{}"),
 }
 
 
 def validated(kind: type[Config], data: Mapping[str, Any], *, file: str | None = None, prefix: str = "") -> Config:
-    """`data` as a `kind`. The first thing wrong becomes one InputError: file, field (after `prefix`), what is allowed."""
+    """`data` as a `kind`; the first thing wrong becomes one InputError: file, field, what is allowed."""
     try:
         return kind.model_validate(_tuples(data))
     except ValidationError as error:

@@ -41,7 +41,8 @@ def load_mapping(path: str | os.PathLike[str]) -> dict[str, Any]:
     file = os.fspath(path)
     suffix = Path(file).suffix.lower()
     if suffix not in SUFFIXES and not Path(file).is_dir():
-        raise InputError("the file name must say what it holds", file=file, allowed="names ending in .yaml, .yml or .json")
+        allowed = "names ending in .yaml, .yml or .json"
+        raise InputError("the file name must say what it holds", file=file, allowed=allowed)
     text = _read_text(file)
     return parse_json(text, file) if suffix == ".json" else parse_yaml(text, file)
 

@@ -1,0 +1,172 @@
+"""`mla-cost models`, `mla-cost devices` and `mla-cost show NAME`: the catalogue as a table or as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Container, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from mla_cost import catalog
+from mla_cost.config import DeviceConfig, Fact, ModelConfig, ReserveItem
+from mla_cost.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Output = Literal["table", "json"]
+_GIB: Final = 2**30
+_YES_NO: Final = {True: "yes", False: "no"}
+_OWN_LINES: Final = ("verified", "unverified_fields", "sources", "notes")
+
+
+def models(output: Output = "table") -> None:
+    """Print every model of the catalogue with its attention widths (elements) and its number of MLA blocks."""
+    configs = [catalog.model(name) for name in catalog.model_names()]
+    if _is_json(output):
+        _print_json("models", [config.model_dump(mode="json") for config in configs])
+        return
+    headings = ("model", "hidden", "heads", "q", "kv", "nope", "rope", "v", "blocks", "verified")
+    _print_table(headings, (_model_row(config) for config in configs), right=range(1, 9))
+    _print("q, kv: latent ranks; q -: no query latent. blocks: MLA blocks/transformer blocks where they differ.")
+    _print("verified: these widths were read in a published source. `mla-cost show NAME` gives every fact.")
+
+
+def devices(output: Output = "table") -> None:
+    """Print every device of the catalogue: memory visible to torch (GiB), bandwidths (GB/s), bf16 peak (TFLOPS)."""
+    configs = [catalog.device(name) for name in catalog.device_names()]
+    if _is_json(output):
+        _print_json("devices", [config.model_dump(mode="json") for config in configs])
+        return
+    headings = ("device", "that is", "GiB", "memory", "TFLOPS", "link", "net")
+    _print_table(headings, (_device_row(config) for config in configs), right=range(2, 7))
+    _print("GiB: what torch sees. memory, link (in a node), net (between nodes): GB/s, one direction, one device.")
+    _print("*: recalled or nominal, not read at a source. `mla-cost show NAME` gives every fact.")
+
+
+def show(name: str, output: Output = "table") -> None:
+    """Print every fact of the model or device called `name` (or in the file `name`), sourced, verified or not."""
+    config = catalog.entry(name)
+    kind = "model" if isinstance(config, ModelConfig) else "device"
+    if _is_json(output):
+        _print_json(kind, config.model_dump(mode="json"))
+        return
+    _print(f"{config.name}: {config.title}")
+    if isinstance(config, ModelConfig):
+        _show_model(config)
+    else:
+        _show_device(config)
+
+
+def _is_json(output: str) -> bool:
+    if output not in ("table", "json"):
+        raise InputError("unknown format", field="--format", value=output, allowed="table or json")
+    return output == "json"
+
+
+def _model_row(config: ModelConfig) -> tuple[str, ...]:
+    dims = config.dims
+    rank = "-" if dims.q_lora_rank is None else str(dims.q_lora_rank)
+    widths = (dims.kv_lora_rank, dims.qk_nope_head_dim, dims.qk_rope_head_dim, dims.v_head_dim)
+    blocks = str(config.num_mla_layers)
+    blocks += "" if config.num_mla_layers == config.num_layers else f"/{config.num_layers}"
+    read = _YES_NO[all(config.is_verified(dim) for dim in type(dims).model_fields)]
+    return config.name, str(dims.hidden), str(dims.heads), rank, *map(str, widths), blocks, read
+
+
+def _device_row(config: DeviceConfig) -> tuple[str, ...]:
+    visible = config.visible_bytes
+    links = config.intra_node_gb_s, config.inter_node_gb_s
+    facts = (config.memory_bandwidth_gb_s, config.peak_bf16_dense_tflops, *links)
+    memory = f"{visible.integer / _GIB:.2f}{_star(visible)}"
+    return config.name, config.title, memory, *(f"{fact.value:g}{_star(fact)}" for fact in facts)
+
+
+def _star(fact: Fact) -> str:
+    return "" if fact.verified else "*"
+
+
+def _show_model(config: ModelConfig) -> None:
+    verified = {fact: _YES_NO[config.is_verified(fact.rpartition(".")[2])] for fact, _ in _facts_of(config)}
+    rows = [(fact, _value(fact, value), verified[fact]) for fact, value in _facts_of(config)]
+    _print_table(("fact", "value", "verified"), rows)
+    _print_lines("verified by", [config.verified_basis])
+    _print_lines("source", config.sources)
+    _print_lines("note", [config.notes] if config.notes else [])
+
+
+def _facts_of(config: ModelConfig) -> Iterator[tuple[str, Any]]:
+    """Every stated fact; those of a nested mapping one by one, under `mapping.key`."""
+    for field, value in config:
+        if field in ("name", "title", "verified_basis", *_OWN_LINES) or value is None or value in ({}, ()):
+            continue
+        nested = dict(value) if field in ("dims", "parameters", "indexer", "rope", "traits") else None
+        yield from [(field, value)] if nested is None else [(f"{field}.{key}", item) for key, item in nested.items()]
+
+
+def _show_device(config: DeviceConfig) -> None:
+    about = ("vendor", config.vendor), ("family", config.family), ("arch", config.arch)
+    _print_lines("is", [", ".join(f"{key} {value}" for key, value in about)])
+    _print_lines("also known as", [", ".join(config.aliases)] if config.aliases else [])
+    rows = [_fact_row(name, fact) for name, fact in config.facts().items()]
+    visible = () if config.framework_visible_bytes else (_fact_row("visible_bytes", config.visible_bytes),)
+    _print_table(("fact", "value", "verified", "source"), [*rows, *visible])
+    _print_lines("links in a node", [config.intra_node_topology])
+    for key, source in config.sources.items():
+        _print_lines(f"source {key}", [source])
+    _print_lines("note", [config.notes] if config.notes else [])
+
+
+def _fact_row(name: str, fact: Fact | ReserveItem) -> tuple[str, ...]:
+    if isinstance(fact, Fact):
+        value = _value(name, fact.value)
+    else:
+        groups = "".join(f"\n{_bytes(size)} for {ranks} ranks" for ranks, size in fact.by_group_size.items())
+        value = f"{_bytes(fact.bytes)} per {fact.per}{groups}"
+    noted = f"{value}\n{fact.note}" if fact.note else value
+    return name, noted, _YES_NO[fact.verified], fact.source
+
+
+def _value(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return _YES_NO[value]
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    if value is None:
+        return "none"
+    if isinstance(value, int) and name.endswith("_bytes"):
+        return _bytes(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _bytes(size: int) -> str:
+    return f"{size:,} B ({size / _GIB:.2f} GiB)"
+
+
+def _print_json(kind: str, value: Any) -> None:
+    print(json.dumps({"schema": f"mla-cost/{kind}/1", kind: value}, indent=2))
+
+
+def _print_table(headings: Iterable[str], rows: Iterable[tuple[str, ...]], *, right: Container[int] = ()) -> None:
+    from rich.table import Table  # slow to import, and JSON never needs it
+
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for position, heading in enumerate(headings):
+        justify: Literal["right", "left"] = "right" if position in right else "left"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=position == 0)
+    for row in rows:
+        table.add_row(*row)
+    _print(table)
+
+
+def _print_lines(label: str, lines: Iterable[str]) -> None:
+    for line in lines:
+        _print(f"{label}: {line}")
+
+
+def _print(content: Table | str) -> None:
+    """No markup: the text is the catalogue's or the user's own. Rich leaves colour out of pipes, whose width is 80."""
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False, emoji=False, file=sys.stdout)
+    console.print(content)
