@@ -40,7 +40,7 @@ def device(name_or_path: str | os.PathLike[str]) -> DeviceConfig:
 
 def entry(name_or_path: str | os.PathLike[str]) -> ModelConfig | DeviceConfig:
     """The model or the device called `name_or_path`, or described by that file: one with a `family` is a device."""
-    asked = os.fspath(name_or_path)
+    asked = _asked(name_or_path, "model or device")
     if _is_path(asked):
         return device(asked) if "family" in load_mapping(asked) else model(asked)
     if _known("models", asked) is not None:
@@ -76,12 +76,17 @@ def normalised(name: str) -> str:
 
 
 def _find(kind: Kind, name_or_path: str | os.PathLike[str], read: Callable[[str, int], Config]) -> Config:
-    asked = os.fspath(name_or_path) if isinstance(name_or_path, os.PathLike) else name_or_path
-    if not isinstance(asked, str):
-        raise InputError(f"a {kind[:-1]} is asked for by its name or the path of its file", value=asked)
+    asked = _asked(name_or_path, kind[:-1])
     if _is_path(asked):
         return read(asked, _version(asked))
     return read(str(configs_directory() / kind / f"{_canonical(kind, asked)}.yaml"), 0)
+
+
+def _asked(name_or_path: str | os.PathLike[str], what: str) -> str:
+    asked = os.fspath(name_or_path) if isinstance(name_or_path, os.PathLike) else name_or_path
+    if not isinstance(asked, str):
+        raise InputError(f"a {what} is asked for by its name or the path of its file", value=asked)
+    return asked
 
 
 def _is_path(asked: str) -> bool:

@@ -22,7 +22,8 @@ HEAVY = ("numpy", "sympy", "rich", "typer", "torch", "matplotlib")
 USER_MODEL = """\
 num_layers: 4
 dims:
-  {hidden: 512, heads: 8, q_lora_rank: null, kv_lora_rank: 64, qk_nope_head_dim: 16, qk_rope_head_dim: 8, v_head_dim: 16}
+  {hidden: 512, heads: 8, q_lora_rank: null, kv_lora_rank: 64,
+   qk_nope_head_dim: 16, qk_rope_head_dim: 8, v_head_dim: 16}
 """
 
 
@@ -100,6 +101,7 @@ def test_the_alias_index_is_not_stale() -> None:
         (catalog.model, "../devices/mi300x", "unknown model"),
         (catalog.model, "x" * 10_000, "unknown model 'xxx"),
         (catalog.model, 3, "a model is asked for by its name or the path of its file, not 3"),
+        (catalog.entry, None, "a model or device is asked for by its name or the path of its file, not null"),
         (catalog.entry, "h100-81gb", "unknown model or device 'h100-81gb'"),
         (catalog.entry, "h100-81gb", "`mla-cost models` and `mla-cost devices` list"),
     ],
@@ -145,7 +147,7 @@ def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path, monkeypatch: 
     [
         (USER_MODEL.replace("heads", "head"), "dims.heads: this key is missing"),
         (USER_MODEL + "nam: x\n", "nam: unknown key; did you mean name?"),
-        (USER_MODEL + "num_layers: 5\n", "line 4: the key 'num_layers' is given twice"),
+        (USER_MODEL + "num_layers: 5\n", "line 5: the key 'num_layers' is given twice"),
         ("name: x\n", "dims: this key is missing"),
         ("a: !!python/name:os.system\n", "the tag"),
     ],
