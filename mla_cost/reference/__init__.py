@@ -3,9 +3,20 @@
 An independent witness for the counting of `mla_cost`: it imports nothing of the rest of the package.
 """
 
-from mla_cost.reference.fake import run_fake
+from mla_cost.reference.fake import count_flops, run_fake
 from mla_cost.reference.forms import initialise, make_block
 from mla_cost.reference.measure import Recording, record, saved_storages
 from mla_cost.reference.spec import DIMS, Dims, Spec
 
-__all__ = ["DIMS", "Dims", "Recording", "Spec", "initialise", "make_block", "record", "run_fake", "saved_storages"]
+__all__ = [
+    "DIMS",
+    "Dims",
+    "Recording",
+    "Spec",
+    "count_flops",
+    "initialise",
+    "make_block",
+    "record",
+    "run_fake",
+    "saved_storages",
+]

@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.flop_counter import FlopCounterMode
 
 from mla_cost.reference.forms import make_block
-from mla_cost.reference.measure import Recording, record
+from mla_cost.reference.measure import Phase, Recording, record
 from mla_cost.reference.spec import DTYPES, Spec
 
 
@@ -30,10 +32,31 @@ def fake_group(size: int) -> Iterator[dist.ProcessGroup | None]:
 
 
 def run_fake(spec: Spec) -> Recording:
-    """Record one block of the spec, forward and backward, without any of its memory."""
+    """Record the blocks of the spec, forward and backward, without any of their memory."""
     with fake_group(spec.sp) as group, FakeTensorMode():
-        block = make_block(spec, group)
-        shape = (spec.seq_len // spec.sp, spec.micro_batch, spec.dims.hidden)
-        x = torch.empty(shape, dtype=DTYPES[spec.dtype], requires_grad=True)
-        recording = record(block, [x])
+        recording = record(_stack(spec, group), [_input(spec)])
     return replace(recording, by_construction=spec.by_construction)
+
+
+def count_flops(spec: Spec) -> dict[Phase, dict[str, int]]:
+    """Flops per op as torch's FlopCounterMode counts them: matrix products only, stand-ins of fused kernels 0."""
+    with fake_group(spec.sp) as group, FakeTensorMode(), FlopCounterMode(display=False) as counter:
+        out = _stack(spec, group)(_input(spec))
+        forward = _per_op(counter)
+        out.backward(torch.empty_like(out))
+        both = _per_op(counter)
+    backward = {op: flops - forward.get(op, 0) for op, flops in both.items()}
+    return {"forward": forward, "backward": backward}
+
+
+def _stack(spec: Spec, group: dist.ProcessGroup | None) -> nn.Module:
+    return nn.Sequential(*(make_block(spec, group) for _ in range(spec.layers)))
+
+
+def _input(spec: Spec) -> torch.Tensor:
+    shape = (spec.seq_len // spec.sp, spec.micro_batch, spec.dims.hidden)
+    return torch.empty(shape, dtype=DTYPES[spec.dtype], requires_grad=True)
+
+
+def _per_op(counter: FlopCounterMode) -> dict[str, int]:
+    return {op.__name__: flops for op, flops in counter.get_flop_counts()["Global"].items()}

@@ -304,7 +304,7 @@ def _run(
         log.see(tensor, "input")
     with Timeline(log), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         # Only the call below holds the outputs: nobody names them, so they die with it unless the graph keeps them.
-        loss = Tail.apply(scalar, *_tensors(function(*inputs)))
+        loss = Tail.apply(scalar, *tensors_in(function(*inputs)))
         kept = list(log.live.values())
         if loss.requires_grad:
             loss.backward(seed)
@@ -312,7 +312,7 @@ def _run(
     return kept
 
 
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
 
 

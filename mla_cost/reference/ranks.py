@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 
 from mla_cost.reference.forms import Attention, initialise, make_block
 from mla_cost.reference.measure import Collective, record
@@ -49,7 +50,7 @@ def run_ranks(specs: Sequence[Spec], seed: int = 0) -> list[RankRun]:
     """Run every spec on as many processes as its `sp` asks for; one launch for all of them."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = max(spec.sp for spec in specs)
-        torch.multiprocessing.spawn(_rank_main, (ranks, list(specs), seed, folder), nprocs=ranks)
+        spawn(_rank_main, (ranks, list(specs), seed, folder), nprocs=ranks)
         # Written by our own rank 0 a moment ago, and it holds our dataclasses.
         runs: list[RankRun] = torch.load(Path(folder) / "runs", weights_only=False)
     return runs
@@ -61,7 +62,7 @@ def _relative(tensor: Tensor, reference: Tensor) -> float:
 
 def _rank_main(rank: int, ranks: int, specs: Sequence[Spec], seed: int, folder: str) -> None:
     torch.set_num_threads(1)  # ranks share the cores
-    store = dist.FileStore(f"{folder}/store", ranks)
+    store = dist.FileStore(f"{folder}/store", ranks)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", rank=rank, world_size=ranks, store=store, timeout=TIMEOUT)
     # Every rank must take part in making every group, member or not.
     groups = {sp: dist.new_group(range(sp)) for sp in sorted({spec.sp for spec in specs})}

@@ -71,6 +71,7 @@ class Spec:
     value_padding: str | None = None
     norm: str = "fused"
     fused_attention: str = "stand-in"
+    layers: int = 1  # blocks in a row, the output of one the input of the next
 
     def __post_init__(self) -> None:
         """Refuse what no program exists for, by name."""
@@ -86,6 +87,8 @@ class Spec:
             raise ValueError(f"sp {self.sp} does not divide seq_len {self.seq_len}")
         if scheme != "kv-gather" and self.dims.heads % self.sp:
             raise ValueError(f"sp {self.sp} does not divide {self.dims.heads} heads")
+        if self.fused_attention == "sdpa" and self.kernel == "npu-fusion":
+            raise ValueError("torch's scaled_dot_product_attention does not run kernel npu-fusion")
         if maths == "absorbed" and self.kernel == "flash":
             raise ValueError("kernel flash does not accept the shared key of form absorbed; mem-efficient does")
 

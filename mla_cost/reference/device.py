@@ -1,0 +1,184 @@
+"""Measure one block on the device at hand: peak memory as the runtime reports it, and the time of a step.
+
+    torchrun --nproc-per-node 8 -m mla_cost.reference --form laga --output runs.jsonl
+    python -m mla_cost.reference --form laga --sp 8 --fake-group        one device, the memory of one rank of 8
+
+It runs with nccl on CUDA, hccl on Ascend (torch_npu) and gloo on the CPU, which has no peak to report. Each call
+appends one JSON object, a line, to the output file (or prints it): device, versions, the spec and the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from mla_cost.reference.fake import fake_group
+from mla_cost.reference.forms import Attention, initialise, make_block
+from mla_cost.reference.measure import Tail
+from mla_cost.reference.spec import DIMS, DTYPES, FORMS, SETTINGS, Dims, Spec
+
+SCHEMA = "mla-cost/device-record/1"
+BACKENDS = {"cuda": "nccl", "npu": "hccl", "cpu": "gloo"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """Figures of one forward and backward. None where the device does not report it.
+
+    held_bytes is what was allocated before the step: parameters, tables and the input.
+    """
+
+    seconds: float
+    held_bytes: int | None
+    max_memory_allocated: int | None
+    requested_bytes_peak: int | None
+
+
+def _device() -> torch.device:
+    """This process's cuda or npu device, or the CPU where there is neither."""
+    if importlib.util.find_spec("torch_npu"):
+        importlib.import_module("torch_npu")  # registers torch.npu
+    for kind in ("cuda", "npu"):
+        runtime = getattr(torch, kind, None)
+        if runtime is not None and runtime.is_available():
+            device = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))
+            runtime.set_device(device)
+            return device
+    return torch.device("cpu")
+
+
+def measure(spec: Spec, group: dist.ProcessGroup | None, device: torch.device, steps: int) -> list[Step]:
+    """Run `steps` forwards and backwards of the block in the surround of `measure.record`, after one to warm up."""
+    with device:
+        block = make_block(spec, group)
+    initialise(block)
+    shape = (spec.seq_len // spec.sp, spec.micro_batch, spec.dims.hidden)
+    x = torch.randn(shape, device=device).to(DTYPES[spec.dtype]).requires_grad_()
+    return [_step(block, x, device) for _ in range(steps + 1)][1:]
+
+
+def _step(block: Attention, x: torch.Tensor, device: torch.device) -> Step:
+    block.zero_grad()
+    x.grad = None
+    scalar, seed = (torch.zeros((), device=device) for _ in range(2))
+    runtime = getattr(torch, device.type)
+    held = _restart(runtime)
+    start = time.perf_counter()
+    Tail.apply(scalar, block(x)).backward(seed)
+    runtime.synchronize()
+    seconds = time.perf_counter() - start
+    if held is None:
+        return Step(seconds, None, None, None)
+    requested = runtime.memory_stats().get("requested_bytes.all.peak")
+    return Step(seconds, held, runtime.max_memory_allocated(), requested)
+
+
+def _restart(runtime: Any) -> int | None:
+    """Wait for the device and forget its peak; returns the bytes allocated now."""
+    runtime.synchronize()
+    if not hasattr(runtime, "reset_peak_memory_stats"):  # torch.cpu
+        return None
+    runtime.reset_peak_memory_stats()
+    return int(runtime.memory_allocated())
+
+
+def describe(spec: Spec, steps: Sequence[Step], device: torch.device, *, fake: bool) -> dict[str, Any]:
+    """Return the record of one measurement, as it is written."""
+    name = platform.processor() or platform.machine()
+    if device.type != "cpu":
+        name = getattr(torch, device.type).get_device_name(device)
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
+    figures = asdict(steps[-1]) | {"seconds": median(step.seconds for step in steps)}
+    return {
+        "schema": SCHEMA,
+        "device": {"type": device.type, "name": name},
+        "versions": versions,
+        "group": "fake" if fake else BACKENDS[device.type],
+        "by_construction": spec.by_construction,
+        "spec": asdict(spec),
+        "steps": len(steps),
+        "figures": figures,
+    }
+
+
+@contextmanager
+def _real_group(size: int, device: torch.device) -> Iterator[dist.ProcessGroup | None]:
+    if size == 1:
+        yield None
+        return
+    dist.init_process_group(BACKENDS[device.type])
+    try:
+        yield dist.group.WORLD
+    finally:
+        dist.destroy_process_group()
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return the command line: the fields of `Spec` as flags, dims by model name and one flag for each that differs."""
+    parser = argparse.ArgumentParser(prog="python -m mla_cost.reference", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--model", choices=DIMS, default="deepseek-v3")
+    for field in fields(Dims):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=int, metavar="N", help="in place of the model's")
+    parser.add_argument("--no-q-lora", action="store_true", help="the query comes straight from hidden")
+    parser.add_argument("--form", choices=FORMS, default="explicit")
+    parser.add_argument("--scheme")
+    for name, allowed in SETTINGS.items():
+        default = next(field.default for field in fields(Spec) if field.name == name)
+        choices = [choice for choice in allowed if choice is not None]
+        parser.add_argument(f"--{name.replace('_', '-')}", choices=choices, default=default)
+    for name, default in (("seq_len", 4096), ("micro_batch", 1), ("sp", int(os.environ.get("WORLD_SIZE", "1")))):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", default=default)
+    parser.add_argument(
+        "--fake-group", action="store_true", help="one process plays rank 0 of sp; nothing is exchanged"
+    )
+    parser.add_argument("--steps", type=int, default=3, metavar="N")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="append the record here instead of printing it")
+    return parser
+
+
+def _spec(options: argparse.Namespace) -> Spec:
+    """Return the spec that the command line asks for."""
+    given = vars(options)
+    dims = asdict(DIMS[options.model])
+    dims |= {name: given[name] for name in dims if given[name] is not None}
+    if options.no_q_lora:
+        dims["q_lora_rank"] = None
+    names = [field.name for field in fields(Spec) if field.name != "dims"]
+    return Spec(dims=Dims(**dims), **{name: given[name] for name in names})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure what the command line asks for and write the record, on rank 0."""
+    parser, device = _parser(), _device()
+    options = parser.parse_args(arguments)
+    try:
+        spec = _spec(options)
+    except ValueError as problem:
+        parser.error(str(problem))
+    if spec.by_construction and device.type != "cpu":
+        parser.error("a stand-in's memory is not a fused kernel's: ask for --fused-attention sdpa")
+    with fake_group(spec.sp) if options.fake_group else _real_group(spec.sp, device) as group:
+        steps = measure(spec, group, device, options.steps)
+    if int(os.environ.get("RANK", "0")) == 0:
+        _write(json.dumps(describe(spec, steps, device, fake=options.fake_group)), options.output)
+
+
+def _write(line: str, output: Path | None) -> None:
+    if output is None:
+        print(line)
+        return
+    with output.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
