@@ -24,9 +24,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from mla_cost.reference.fake import fake_group
-from mla_cost.reference.forms import Attention, initialise, make_block
+from mla_cost.reference.forms import initialise, make_stack
 from mla_cost.reference.measure import Tail
 from mla_cost.reference.spec import DIMS, DTYPES, FORMS, SETTINGS, Dims, Spec
 
@@ -63,14 +64,14 @@ def _device() -> torch.device:
 def measure(spec: Spec, group: dist.ProcessGroup | None, device: torch.device, steps: int) -> list[Step]:
     """Run `steps` forwards and backwards of the block in the surround of `measure.record`, after one to warm up."""
     with device:
-        block = make_block(spec, group)
+        block = make_stack(spec, group)
     initialise(block)
     shape = (spec.seq_len // spec.sp, spec.micro_batch, spec.dims.hidden)
     x = torch.randn(shape, device=device).to(DTYPES[spec.dtype]).requires_grad_()
     return [_step(block, x, device) for _ in range(steps + 1)][1:]
 
 
-def _step(block: Attention, x: torch.Tensor, device: torch.device) -> Step:
+def _step(block: nn.Module, x: torch.Tensor, device: torch.device) -> Step:
     block.zero_grad()
     x.grad = None
     scalar, seed = (torch.zeros((), device=device) for _ in range(2))
@@ -139,7 +140,12 @@ def _parser() -> argparse.ArgumentParser:
         default = next(field.default for field in fields(Spec) if field.name == name)
         choices = [choice for choice in allowed if choice is not None]
         parser.add_argument(f"--{name.replace('_', '-')}", choices=choices, default=default)
-    for name, default in (("seq_len", 4096), ("micro_batch", 1), ("sp", int(os.environ.get("WORLD_SIZE", "1")))):
+    for name, default in (
+        ("seq_len", 4096),
+        ("micro_batch", 1),
+        ("layers", 1),
+        ("sp", int(os.environ.get("WORLD_SIZE", "1"))),
+    ):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", default=default)
     parser.add_argument(
         "--fake-group", action="store_true", help="one process plays rank 0 of sp; nothing is exchanged"

@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode
 
-from mla_cost.reference.forms import make_block
+from mla_cost.reference.forms import make_stack
 from mla_cost.reference.measure import Phase, Recording, record
 from mla_cost.reference.spec import DTYPES, Spec
 
@@ -34,23 +33,19 @@ def fake_group(size: int) -> Iterator[dist.ProcessGroup | None]:
 def run_fake(spec: Spec) -> Recording:
     """Record the blocks of the spec, forward and backward, without any of their memory."""
     with fake_group(spec.sp) as group, FakeTensorMode():
-        recording = record(_stack(spec, group), [_input(spec)])
+        recording = record(make_stack(spec, group), [_input(spec)])
     return replace(recording, by_construction=spec.by_construction)
 
 
 def count_flops(spec: Spec) -> dict[Phase, dict[str, int]]:
     """Flops per op as torch's FlopCounterMode counts them: matrix products only, stand-ins of fused kernels 0."""
     with fake_group(spec.sp) as group, FakeTensorMode(), FlopCounterMode(display=False) as counter:
-        out = _stack(spec, group)(_input(spec))
+        out = make_stack(spec, group)(_input(spec))
         forward = _per_op(counter)
         out.backward(torch.empty_like(out))
         both = _per_op(counter)
     backward = {op: flops - forward.get(op, 0) for op, flops in both.items()}
     return {"forward": forward, "backward": backward}
-
-
-def _stack(spec: Spec, group: dist.ProcessGroup | None) -> nn.Module:
-    return nn.Sequential(*(make_block(spec, group) for _ in range(spec.layers)))
 
 
 def _input(spec: Spec) -> torch.Tensor:

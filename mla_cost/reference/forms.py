@@ -220,6 +220,13 @@ def make_block(spec: Spec, group: dist.ProcessGroup | None = None) -> Attention:
     return MODULES[spec.pair](spec, group)
 
 
+def make_stack(spec: Spec, group: dist.ProcessGroup | None = None) -> nn.Module:
+    """Return the spec's `layers` blocks in a row; one block is itself, under its own parameter names."""
+    if spec.layers == 1:
+        return make_block(spec, group)
+    return nn.Sequential(*(make_block(spec, group) for _ in range(spec.layers)))
+
+
 @torch.no_grad()
 def initialise(block: nn.Module, seed: int = 0) -> None:
     """Fill the parameters from the seed: the same values for every form, rank and dtype (but for rounding)."""

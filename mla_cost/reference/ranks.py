@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 
-from mla_cost.reference.forms import Attention, initialise, make_block
+from mla_cost.reference.forms import initialise, make_stack
 from mla_cost.reference.measure import Collective, record
 from mla_cost.reference.spec import DTYPES, Spec
 
@@ -74,7 +74,7 @@ def _rank_main(rank: int, ranks: int, specs: Sequence[Spec], seed: int, folder: 
 
 
 def _run(spec: Spec, group: dist.ProcessGroup, seed: int) -> RankRun:
-    block = make_block(spec, group if spec.sp > 1 else None)
+    block = make_stack(spec, group if spec.sp > 1 else None)
     initialise(block, seed)
     x, gradient = (part.chunk(spec.sp)[group.rank()] for part in _data(spec, seed))
     tensors = _numbers(block, x.clone().requires_grad_(), gradient, group)
@@ -93,7 +93,7 @@ def _data(spec: Spec, seed: int) -> tuple[Tensor, Tensor]:
     return x, gradient
 
 
-def _numbers(block: Attention, x: Tensor, gradient: Tensor, group: dist.ProcessGroup) -> dict[str, Tensor]:
+def _numbers(block: nn.Module, x: Tensor, gradient: Tensor, group: dist.ProcessGroup) -> dict[str, Tensor]:
     """Outputs and gradients of the sharded block, put together as a single rank has them."""
     out = block(x)
     out.backward(gradient)
