@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mla_cost.engine import Gradients, Machine, Tensor
-from mla_cost.layout import can_view
+from mla_cost.layout import Axes, can_view, contiguous, is_contiguous
 
 
 def linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
@@ -47,17 +47,27 @@ def _multiply(
     result = machine.new(label, (*tensor.dims[:rows], *outer), tensor.dtype)
     count = machine.facts.elements((*tensor.dims, *outer)) * 2
     machine.flops(count)
-    name, dims, dtype = tensor.label, tensor.dims, tensor.dtype
+    name, axes, dtype = tensor.label, _gradient_axes(machine, tensor, rows), tensor.dtype
     weight_name, weight_dims = weight.label, weight.dims
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         machine.flops(count * 2)
         of_weight = machine.new(f"gradient of {weight_name}", weight_dims, dtype)
-        return [machine.new(f"gradient of {name}", dims, dtype), of_weight]
+        return [machine.new_as(f"gradient of {name}", axes, dtype), of_weight]
 
     machine.attach([result], [tensor, weight], backward, saved=[tensor, weight])
     return result
+
+
+def _gradient_axes(machine: Machine, tensor: Tensor, rows: int) -> Axes:
+    """A column-major matrix gets a column-major gradient, any other a row-major one (torch's mm_mat1_grad)."""
+    facts = machine.facts
+    if not is_contiguous(facts, tensor.axes[rows:] + tensor.axes[:rows]):
+        return contiguous(facts, tensor.dims)
+    turned = contiguous(facts, tensor.dims[rows:] + tensor.dims[:rows])
+    inner = len(turned) - rows
+    return turned[inner:] + turned[:inner]
 
 
 def _viewed(machine: Machine, label: str, product: Tensor, rows: int) -> Tensor:
