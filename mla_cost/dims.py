@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from mla_cost.polynomial import ZERO, Polynomial, product, total
+from mla_cost.polynomial import Polynomial, product, total
 
 # symbol: (meaning, the field that sets it)
 SYMBOLS: dict[str, tuple[str, str]] = {
@@ -62,15 +62,16 @@ class Facts:
     def _one_head(self) -> bool:
         return ("l" if self.heads_divided else "n") in self.ones
 
+    def present(self, name: str) -> str:
+        """The dim without its absent parts: k+r is k where r is 0."""
+        return "+".join(part for part in name.split("+") if part not in self.zeros)
+
     def factors(self, name: str) -> tuple[str, ...]:
         """The base factors of a dim: S is (P, s), k+r is one factor of its own."""
         if name == "S":
             return ("P", "s")
         if name == "n" and self.heads_divided:
             return ("P", "l")
-        if "+" in name:
-            parts = [part for part in name.split("+") if part not in self.zeros]
-            return ("+".join(parts),) if parts else ()
         return (name,)
 
     def atoms(self, name: str) -> Atoms:
@@ -97,13 +98,13 @@ def _atoms(facts: Facts, name: str) -> Atoms:
 
 @cache
 def _size(facts: Facts, name: str) -> Polynomial:
-    return product(_factor_size(facts, factor) for factor in facts.factors(name))
+    return product(_factor_size(factor) for factor in facts.factors(name))
 
 
-def _factor_size(facts: Facts, factor: str) -> Polynomial:
+def _factor_size(factor: str) -> Polynomial:
     if factor in CONSTANTS:
         return Polynomial.constant(CONSTANTS[factor])
-    return total(ZERO if part in facts.zeros else Polynomial.symbol(part) for part in factor.split("+"))
+    return total(Polynomial.symbol(part) for part in factor.split("+"))
 
 
 def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int]:

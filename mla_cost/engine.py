@@ -238,9 +238,10 @@ class Machine:
 
     def parameter(self, name: str, dims: Sequence[str]) -> Tensor:
         """A parameter: counted on its own, never in the timeline."""
+        dims = tuple(self.facts.present(dim) for dim in dims)
         axes = contiguous(self.facts, dims)
-        size = self.facts.elements(tuple(dims)) * DTYPE_BYTES[self.dtype]
-        allocation = Allocation(-1, name, tuple(dims), self.dtype, size, "parameter")
+        size = self.facts.elements(dims) * DTYPE_BYTES[self.dtype]
+        allocation = Allocation(-1, name, dims, self.dtype, size, "parameter")
         self.timeline.parameters.append(allocation)
         tensor = Tensor(Storage(self, allocation), axes, self.dtype, name)
         return self._leaf(name, tensor, parameter=True)

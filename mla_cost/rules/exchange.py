@@ -58,7 +58,6 @@ def _heads_in(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     _, b, heads, d = tensor.dims
     received = machine.new(f"{label} receive buffer", ("P", "s", b, heads, d), tensor.dtype)
     _all_to_all(machine, label, received)
-    del send
     ranks, s, batch, local, width = received.axes
     if can_view(machine.facts, ((ranks, local),)):
         n = Axis("n", ranks.stride if machine.facts.is_one(heads) else local.stride)
