@@ -169,9 +169,7 @@ class _Log:
         if address in self.live:
             self.packed[self.live[address]] = None
         elif address not in self.excluded:  # it would be missing from every figure
-            raise ValueError(
-                f"a tensor of shape {list(tensor.shape)} saved after {self.op} is no input, parameter or table"
-            )
+            raise ValueError(f"a saved tensor of shape {list(tensor.shape)} is no input, parameter or table")
 
     def _allocate(self, storage: torch.UntypedStorage, tensor: torch.Tensor, role: Role) -> None:
         serial, phase, address = len(self.storages), self.phase(), storage._cdata
