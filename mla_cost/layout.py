@@ -77,22 +77,40 @@ def can_view(facts: Facts, groups: Iterable[Axes]) -> bool:
     return all(merges(facts, group) for group in groups)
 
 
-def like(facts: Facts, axes: Axes) -> Axes:
-    """The axes of a new tensor made elementwise from this one: dense, in the same order of strides."""
-    order = _outer_first(facts, axes)
-    dense = contiguous(facts, [axes[at].name for at in order])
-    return tuple(dense[order.index(at)] for at in range(len(axes)))
+def like(facts: Facts, *operands: Axes) -> Axes:
+    """The axes of a new tensor made elementwise from these: dense, in the same order of strides.
+
+    The operands have the same dims; a broadcast one has stride None there. Where the first has no say, the next has.
+    """
+    order = _outer_first(facts, *operands)
+    dense = contiguous(facts, [operands[0][at].name for at in order])
+    return tuple(dense[order.index(at)] for at in range(len(order)))
 
 
-def _outer_first(facts: Facts, axes: Axes) -> list[int]:
-    """Positions by falling stride. Dims of size one have no stride of their own and stay beside their neighbour."""
-    keys: list[int] = []
-    inner = 0
-    for name, stride in reversed(axes):
-        inner = inner if facts.is_one(name) else len(stride or ())
-        keys.append(-inner)
-    keys.reverse()
-    return sorted(range(len(axes)), key=keys.__getitem__)
+def _outer_first(facts: Facts, *operands: Axes) -> list[int]:
+    """Positions by falling stride: torch's TensorIterator::reorder_dimensions, an insertion sort that knows ties."""
+    order = list(range(len(operands[0])))[::-1]
+    for start in range(1, len(order)):
+        moving = start
+        for other in range(start - 1, -1, -1):
+            inner_first = _compared(facts, operands, order[other], order[moving])
+            if inner_first < 0:
+                break
+            if inner_first > 0:
+                order[other], order[moving] = order[moving], order[other]
+                moving = other
+    return order[::-1]
+
+
+def _compared(facts: Facts, operands: Iterable[Axes], left: int, right: int) -> int:
+    """Which stride is longer, by the first operand where both are known; 0 where none tells."""
+    for axes in operands:
+        first, second = axes[left], axes[right]
+        if first.stride is None or second.stride is None or facts.is_one(first.name) or facts.is_one(second.name):
+            continue
+        if len(first.stride) != len(second.stride):
+            return len(first.stride) - len(second.stride)
+    return 0
 
 
 def unfolded(facts: Facts, axis: Axis, parts: Sequence[str]) -> Axes:

@@ -239,11 +239,12 @@ class Layout:
 
 
 def layouts(operands: Sequence[Operand]) -> Iterator[Layout]:
-    """Every operand (weights aside) in every order, with every order of the incoming gradients."""
-    choices = [("as written",) if o.role == "parameter" or len(o.names) < 2 else ORDERS for o in operands]
-    for chosen in product(*choices):
-        for gradient in ORDERS:
-            yield Layout(chosen, gradient)
+    """Nine layouts in which any two operands (weights aside) or gradients meet in every pair of orders."""
+    turnable = [operand.role != "parameter" and len(operand.names) > 1 for operand in operands]
+    for first, second in product(range(3), repeat=2):
+        columns = [first, second, first + second, first + 2 * second]
+        chosen = [ORDERS[columns.pop(0) % 3] if turns else ORDERS[0] for turns in turnable]
+        yield Layout(tuple(chosen), ORDERS[columns.pop(0) % 3])
 
 
 def lines(events: Sequence[tuple[str, str, int, int]]) -> list[str]:
