@@ -15,7 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from mla_cost.reference.opaque import opaque_op
+
 NPU_LANES = 8  # each softmax statistic of Ascend's kernel is stored 8 fp32 wide
+ARGUMENTS = "Tensor q, Tensor key, Tensor value, float scale, int? first"
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "mem-efficient": SDPBackend.EFFICIENT_ATTENTION}
 
 
@@ -32,9 +35,8 @@ def _scores(q: Tensor, key: Tensor, scale: float, first: int | None) -> Tensor:
 
 
 def _output(scores: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
-    return (
-        torch.einsum(f"bnst,{_letters(scores, value)}->sbnd", scores.softmax(-1), value.float()).to(dtype).contiguous()
-    )
+    out = torch.einsum(f"bnst,{_letters(scores, value)}->sbnd", scores.softmax(-1), value.float())
+    return out.to(dtype).contiguous()
 
 
 def _out_like(q: Tensor, value: Tensor) -> Tensor:
@@ -46,19 +48,26 @@ def _statistic_shape(q: Tensor) -> tuple[int, int, int]:
     return b, n, s
 
 
-@torch.library.custom_op("mla_reference::flash_attention", mutates_args=())
+def _flash_results(q: Tensor, key: Tensor, value: Tensor, scale: float, first: int | None) -> tuple[Tensor, Tensor]:
+    return _out_like(q, value), q.new_empty(_statistic_shape(q), dtype=torch.float32)
+
+
+@opaque_op(f"flash_attention({ARGUMENTS}) -> (Tensor, Tensor)", _flash_results)
 def flash_forward(q: Tensor, key: Tensor, value: Tensor, scale: float, first: int | None) -> tuple[Tensor, Tensor]:
     """Return out `[S b l d_v]`, contiguous, and the fp32 log-sum-exp `[b l S]`."""
     scores = _scores(q, key, scale, first)
     return _output(scores, value, q.dtype), scores.logsumexp(-1)
 
 
-@flash_forward.register_fake
-def _(q: Tensor, key: Tensor, value: Tensor, scale: float, first: int | None) -> tuple[Tensor, Tensor]:
-    return _out_like(q, value), q.new_empty(_statistic_shape(q), dtype=torch.float32)
+def _npu_results(
+    q: Tensor, key: Tensor, value: Tensor, scale: float, first: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    shape = (*_statistic_shape(q), NPU_LANES)
+    largest, total = (q.new_empty(shape, dtype=torch.float32) for _ in range(2))
+    return _out_like(q, value), largest, total
 
 
-@torch.library.custom_op("mla_reference::npu_fusion_attention", mutates_args=())
+@opaque_op(f"npu_fusion_attention({ARGUMENTS}) -> (Tensor, Tensor, Tensor)", _npu_results)
 def npu_forward(
     q: Tensor, key: Tensor, value: Tensor, scale: float, first: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,14 +79,13 @@ def npu_forward(
     return _output(scores, value, q.dtype), largest.repeat(wide), total.repeat(wide)
 
 
-@npu_forward.register_fake
-def _(q: Tensor, key: Tensor, value: Tensor, scale: float, first: int | None) -> tuple[Tensor, Tensor, Tensor]:
-    shape = (*_statistic_shape(q), NPU_LANES)
-    largest, total = (q.new_empty(shape, dtype=torch.float32) for _ in range(2))
-    return _out_like(q, value), largest, total
+def _backward_results(
+    gradient: Tensor, q: Tensor, key: Tensor, value: Tensor, scale: float, first: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), key.new_empty(key.shape), value.new_empty(value.shape)
 
 
-@torch.library.custom_op("mla_reference::fused_attention_backward", mutates_args=())
+@opaque_op(f"fused_attention_backward(Tensor gradient, {ARGUMENTS}) -> (Tensor, Tensor, Tensor)", _backward_results)
 def fused_backward(
     gradient: Tensor, q: Tensor, key: Tensor, value: Tensor, scale: float, first: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -91,13 +99,6 @@ def fused_backward(
     dk = torch.einsum(f"bnst,sbnd->{letters}", dscores, q.float())
     dv = torch.einsum(f"bnst,sbnd->{letters}", probs, upstream)
     return dq.to(q.dtype).contiguous(), dk.to(q.dtype).contiguous(), dv.to(q.dtype).contiguous()
-
-
-@fused_backward.register_fake
-def _(
-    gradient: Tensor, q: Tensor, key: Tensor, value: Tensor, scale: float, first: int | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), key.new_empty(key.shape), value.new_empty(value.shape)
 
 
 class _StandIn(torch.autograd.Function):
@@ -114,7 +115,8 @@ class _StandIn(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, key, value, *_ = ctx.saved_tensors
-        return None, *fused_backward(gradients[0], q, key, value, ctx.scale, ctx.first), None, None
+        dq, dk, dv = fused_backward(gradients[0], q, key, value, ctx.scale, ctx.first)
+        return None, dq, dk, dv, None, None
 
 
 def flash_attention(q: Tensor, key: Tensor, value: Tensor, scale: float, first: int | None) -> Tensor:

@@ -7,10 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mla_cost.reference.opaque import opaque_op
+
 EPSILON = 1e-6
 
 
-@torch.library.custom_op("mla_reference::rms_norm", mutates_args=())
+def _forward_results(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape[:-1], dtype=torch.float32)
+
+
+def _backward_results(gradient: Tensor, x: Tensor, weight: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), torch.empty_like(weight)
+
+
+@opaque_op("rms_norm(Tensor x, Tensor weight) -> (Tensor, Tensor)", _forward_results)
 def rms_norm_forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """`[... d]` -> the normalised input, contiguous, and one fp32 reciprocal root per row `[...]`."""
     wide = x.float()
@@ -18,12 +28,7 @@ def rms_norm_forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return (wide * root.unsqueeze(-1) * weight.float()).to(x.dtype), root
 
 
-@rms_norm_forward.register_fake
-def _(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), x.new_empty(x.shape[:-1], dtype=torch.float32)
-
-
-@torch.library.custom_op("mla_reference::rms_norm_backward", mutates_args=())
+@opaque_op("rms_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor root) -> (Tensor, Tensor)", _backward_results)
 def rms_norm_backward(gradient: Tensor, x: Tensor, weight: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of the input (contiguous) and of the weight."""
     root, upstream = root.unsqueeze(-1), gradient.float()
@@ -34,21 +39,18 @@ def rms_norm_backward(gradient: Tensor, x: Tensor, weight: Tensor, root: Tensor)
     return dx.to(x.dtype).contiguous(), dweight.to(weight.dtype)
 
 
-@rms_norm_backward.register_fake
-def _(gradient: Tensor, x: Tensor, weight: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), torch.empty_like(weight)
-
-
 class _FusedRMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        out: Tensor
         out, root = rms_norm_forward(x, weight)
         ctx.save_for_backward(x, weight, root)
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        return rms_norm_backward(gradients[0], *ctx.saved_tensors)
+        dx, dweight = rms_norm_backward(gradients[0], *ctx.saved_tensors)
+        return dx, dweight
 
 
 class RMSNorm(nn.Module):

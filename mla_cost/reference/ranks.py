@@ -6,6 +6,7 @@ gradient, whatever its form and degree, so that any two runs can be compared ten
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 
 from mla_cost.reference.forms import initialise, make_stack
 from mla_cost.reference.measure import Collective, record
@@ -50,7 +51,9 @@ def run_ranks(specs: Sequence[Spec], seed: int = 0) -> list[RankRun]:
     """Run every spec on as many processes as its `sp` asks for; one launch for all of them."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = max(spec.sp for spec in specs)
-        spawn(_rank_main, (ranks, list(specs), seed, folder), nprocs=ranks)
+        # Ranks are forked from a server that has torch loaded: starting eight takes one import, not eight.
+        multiprocessing.set_forkserver_preload(["torch", __name__])
+        start_processes(_rank_main, (ranks, list(specs), seed, folder), nprocs=ranks, start_method="forkserver")
         # Written by our own rank 0 a moment ago, and it holds our dataclasses.
         runs: list[RankRun] = torch.load(Path(folder) / "runs", weights_only=False)
     return runs

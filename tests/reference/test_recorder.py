@@ -27,13 +27,13 @@ def mode(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def run(function: Callable[[Tensor], Tensor | tuple[Tensor, ...]]) -> Recording:
+def run(function: Callable[[Tensor], object]) -> Recording:
     return record(function, [torch.randn(4, 2, 8, requires_grad=True)])
 
 
 def described(recording: Recording) -> list[str]:
     """Events as `+op` and `-op of the storage that dies`, a bar between forward and backward."""
-    lines = {"forward": [], "backward": []}
+    lines: dict[str, list[str]] = {"forward": [], "backward": []}
     for event in recording.events:
         storage = recording.storages[event.storage]
         lines[event.phase].append(("+" if event.kind == "alloc" else "-") + storage.op)
