@@ -37,6 +37,10 @@ class Allocation:
     freed: int | None = None
     saved: bool = False
 
+    def alive_at(self, event: int) -> bool:
+        """Whether the storage is alive right after an event."""
+        return self.made <= event and (self.freed is None or self.freed > event)
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -79,6 +83,15 @@ class Flops:
     recomputed: Polynomial
     attention: bool = False
     skips_masked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FusedCall:
+    """The dims that a fused attention kernel was called with."""
+
+    query: tuple[str, ...]
+    key: tuple[str, ...]
+    value: tuple[str, ...]
 
 
 class Storage:
@@ -155,7 +168,7 @@ class Leaf:
     gradient: Tensor | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Timeline:
     """Everything one run of a program leaves behind."""
 
@@ -164,6 +177,7 @@ class Timeline:
     collectives: list[Collective] = field(default_factory=list)
     flops: list[Flops] = field(default_factory=list)
     parameters: list[Allocation] = field(default_factory=list)
+    fused_calls: list[FusedCall] = field(default_factory=list)
     forward_events: int = 0
 
 

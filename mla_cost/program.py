@@ -16,9 +16,9 @@ One line is one op, in the order a practitioner writes them:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Literal
 
 
@@ -113,7 +113,10 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Form:
-    """The maths of the block. pieces: program texts; body: the piece called `forward`."""
+    """The maths of the block. text: its pieces, of which `forward` is the block; scheme: the one it usually runs with.
+
+    shared_key: all heads attend to one key.
+    """
 
     name: str
     title: str
@@ -121,13 +124,14 @@ class Form:
     scheme: str
     source: str
     known_as: str = ""
+    shared_key: bool = False
 
-    @property
+    @cached_property
     def pieces(self) -> Mapping[str, Piece]:
         """The pieces by name."""
         return parse(self.text)
 
-    @property
+    @cached_property
     def points(self) -> frozenset[str]:
         """The tags that a scheme can move."""
         return frozenset(_points(block.body for block in self.pieces.values()))
@@ -158,7 +162,7 @@ class Scheme:
     requires: tuple[Requirement, ...]
     source: str
 
-    @property
+    @cached_property
     def divides_heads(self) -> bool:
         """Whether each rank computes its own heads only."""
         return not {"heads_out", "own_heads"}.isdisjoint(self.moves.values())
@@ -166,20 +170,55 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Limit:
-    """Where a kernel can train. devices: families or archs; widths in elements of one head.
+    """Where one implementation of a kernel trains, forward and backward.
 
-    equal_widths: V must be as wide as Q and K (padding makes it so). multiple_of: alignment of widths.
+    archs: device architectures. max_qk, max_v: widths of one head in elements, None without a limit.
+    equal: V must be as wide as Q and K. at_most_qk: V may not be wider than Q and K. only: exact (qk, v) pairs.
+    multiple_of: alignment of both widths.
     """
 
-    devices: tuple[str, ...]
     implementation: str
-    max_qk: int | None
-    max_v: int | None
+    archs: tuple[str, ...]
     source: str
-    equal_widths: bool = False
-    multiple_of: int = 1
+    max_qk: int | None = None
+    max_v: int | None = None
+    equal: bool = False
+    at_most_qk: bool = False
     only: tuple[tuple[int, int], ...] = ()
+    multiple_of: int = 1
     note: str = ""
+
+    def trains(self, arch: str, qk: int, v: int) -> bool:
+        """Whether it trains heads of these widths on this architecture."""
+        return arch in self.archs and self._widths(qk, v)
+
+    def _widths(self, qk: int, v: int) -> bool:
+        if self.only and (qk, v) not in self.only:
+            return False
+        if qk % self.multiple_of or v % self.multiple_of:
+            return False
+        if (self.equal and v != qk) or (self.at_most_qk and v > qk):
+            return False
+        return (self.max_qk is None or qk <= self.max_qk) and (self.max_v is None or v <= self.max_v)
+
+
+@dataclass(frozen=True)
+class FusedShape:
+    """Sizes of one call of a fused kernel, for what it holds inside: batch, heads, positions, widths."""
+
+    batch: int
+    heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    qk: int
+    v: int
+
+
+def no_workspace(shape: FusedShape) -> int:
+    """A kernel that holds nothing inside its calls, or of which nothing is known."""
+    del shape
+    return 0
 
 
 @dataclass(frozen=True)
@@ -197,6 +236,12 @@ class Kernel:
     shared_layouts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     value_padding: str = "none"
     shared_refusal: str = ""
+    workspace: Callable[[FusedShape], int] = no_workspace
+    workspace_source: str = ""
+
+    def pads(self, shared: bool) -> bool:
+        """Whether its program asks for value padding at all."""
+        return "value_padding" in ((self.shared_text if shared else self.text) or "")
 
     def piece(self, shared: bool, layout: str) -> Piece:
         """The piece for these operands, its `{letters}` filled in for the attention layout."""

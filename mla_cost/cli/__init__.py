@@ -1,0 +1,66 @@
+"""The command line: one command per file, imported only when it is called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+# command: its line in the list of commands; its function has the same name in the file of that name
+COMMANDS = {
+    "plan": "Price the forms of a model on devices and say whether they fit.",
+    "explain": "Show the symbolic formula of a form, term by term.",
+    "models": "List the models of the catalogue.",
+    "devices": "List the devices of the catalogue.",
+    "show": "Show everything known of a model or a device, with sources.",
+}
+
+
+def build(arguments: Sequence[str]) -> typer.Typer:
+    """The program for these arguments: the command that they name for real, the others as lines of the list."""
+    called = next((word for word in arguments if not word.startswith("-")), None)
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    app.callback(invoke_without_command=True)(_group)
+    for name, line in COMMANDS.items():
+        app.command(name, help=None if name == called else line)(_command(name) if name == called else _listed)
+    return app
+
+
+def _command(name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(import_module(f"mla_cost.cli.{name}"), name)
+    return function
+
+
+def _listed() -> None:
+    """Stand for a command that is only listed."""
+
+
+def _group(
+    ctx: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False
+) -> None:
+    """Will it fit, what does it move, and what should I change? Costs of training Multi-head Latent Attention."""
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"mla-cost {installed('mla-cost')}")
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line. Bad input ends with one message and exit code 2, never with a traceback."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    from mla_cost.errors import InputError
+
+    try:
+        build(given)(given, prog_name="mla-cost")
+    except InputError as error:
+        sys.stderr.write(f"mla-cost: {error}\n")
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our pipe has gone; nothing is left to say
+        sys.exit(0)

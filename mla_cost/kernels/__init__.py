@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mla_cost.program import Kernel
 
-_FILES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "__init__")
+_FILES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in {"__init__", "rounding"})
 KERNELS: dict[str, Kernel] = {
     kernel.name: kernel for kernel in (import_module(f"mla_cost.kernels.{name}").KERNEL for name in _FILES)
 }

@@ -123,10 +123,9 @@ def _reordered(machine: Machine, gradient: Tensor | None, order: tuple[int, ...]
 
 def _fused(call: Call, given: Tensors) -> Tensors:
     query, key, value = given
-    letters = dict(zip("sbnd", query.dims, strict=True)) | {"t": key.dims[0], "w": value.dims[-1], "8": "8"}
+    letters = dict(zip("sbnd", query.dims, strict=True)) | {"8": "8"}
     kept = [_kept(word[5:], letters) for word in call.words if word.startswith("keep ")]
-    held = [_kept(word[5:], letters) for word in call.words if word.startswith("hold ")]
-    return [fused_attention(call.machine, call.label, query, key, value, kept, held)]
+    return [fused_attention(call.machine, call.label, query, key, value, kept)]
 
 
 def _kept(text: str, letters: Mapping[str, str]) -> Kept:

@@ -1,0 +1,119 @@
+"""What-if studies in Python: `plan` answers, `formula` explains. Results carry the fields of the JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mla_cost import catalog, defaults, fit, pricing
+from mla_cost.config import AttentionDims, DeviceConfig, ModelConfig, validated
+from mla_cost.errors import InputError
+from mla_cost.forms import FORMS
+from mla_cost.resolve import named
+from mla_cost.results import Plan
+from mla_cost.settings import PlanSettings
+
+if TYPE_CHECKING:
+    import sympy
+
+NameOrNames = str | os.PathLike[str] | Sequence[str] | None
+
+
+def plan(
+    model: str | os.PathLike[str] = defaults.MODEL,
+    device: NameOrNames = defaults.DEVICES,
+    *,
+    form: NameOrNames = "all",
+    dims: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Plan:
+    """Price the forms of one MLA block on each device and say whether they fit.
+
+    model, device: names of the catalogue, or paths of files; device None leaves the verdicts out. form: a name, names
+    or "all". dims: overrides such as {"heads": 64}. Every further keyword is a field of
+    `mla_cost.settings.PlanSettings`: seq_len, sp, micro_batch, kernel, scheme, dtype, layers, v_layout, ...
+
+    All bytes are exact ints for one rank. Raises `mla_cost.InputError` for bad input.
+
+    >>> import mla_cost
+    >>> study = mla_cost.plan(model="deepseek-v3", device="910b-64gb", seq_len=16384, sp=8)
+    >>> study["laga"].verdict.status
+    'fits'
+    >>> copied = study["absorbed"].memory.saved_bytes - study["explicit"].memory.saved_bytes
+    >>> copied > 2 * 16384**2 * 16  # the copy of the probabilities alone: 16 heads per rank, bf16
+    True
+    """
+    given = {
+        "model": os.fspath(model),
+        "device": _names(device),
+        "form": tuple(FORMS) if form == "all" else _names(form),
+        "dims": dict(dims or {}),
+        **settings,
+    }
+    return answer(validated(PlanSettings, given))
+
+
+def _names(given: NameOrNames) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str | os.PathLike):
+        return (os.fspath(given),)
+    return tuple(given)
+
+
+def answer(settings: PlanSettings) -> Plan:
+    """Answer a plan: one result per device and form, in the order asked."""
+    if settings.tp > 1:
+        raise InputError(
+            "tensor parallelism is not priced yet", field="tp", value=settings.tp, allowed="1; use sp to divide a sequence"
+        )
+    model = model_with_dims(settings)
+    devices = [catalog.device(name) for name in settings.device]
+    for form in settings.form:
+        named("form", form, FORMS)
+    results = [row for device in devices or [None] for row in pricing.rows(model, device, settings)]
+    return Plan(_inputs(settings, model, devices), tuple(results))
+
+
+def model_with_dims(settings: PlanSettings) -> ModelConfig:
+    """The model with the dims of `settings.dims` in place of its own."""
+    model = catalog.model(settings.model)
+    if not settings.dims:
+        return model
+    dims = validated(AttentionDims, {**model.dims.model_dump(), **settings.dims}, prefix="dims")
+    return model.model_copy(update={"dims": dims})
+
+
+def _inputs(settings: PlanSettings, model: ModelConfig, devices: Sequence[DeviceConfig]) -> dict[str, Any]:
+    """Every resolved setting, and what the devices and the model are."""
+    inputs = settings.model_dump()
+    inputs["model"] = model.name
+    inputs["dims"] = model.dims.model_dump()
+    inputs["device"] = [device.name for device in devices]
+    inputs["form"] = list(settings.form)
+    inputs["other_memory"] = int(settings.other_memory)
+    inputs["reserve"] = {name: int(amount) for name, amount in settings.reserve.items()}
+    inputs["model_title"] = model.title
+    inputs["num_layers"] = model.num_layers
+    inputs["num_mla_layers"] = model.num_mla_layers
+    inputs["devices"] = {
+        device.name: {"title": device.title, "softmax_workspace": fit.softmax_workspace_words(device)}
+        for device in devices
+    }
+    return inputs
+
+
+def formula(form: str, quantity: str = "saved", **settings: Any) -> sympy.Expr:
+    """The symbolic formula of a quantity, as a sympy expression over the symbols of `mla_cost.dims.SYMBOLS`.
+
+    quantity: saved, peak, payload, wire or flops (forward for the last three). settings: the variant, as
+    `mla_cost.explain.explain` takes it; by default sp > 1 with more than one head per rank, kernel eager.
+
+    >>> import mla_cost
+    >>> sorted(str(symbol) for symbol in mla_cost.formula("laga", "payload").free_symbols)
+    ['P', 'b', 'd_c', 'k', 'l', 'r', 's', 'v']
+    """
+    from mla_cost.explain import explain
+
+    return explain(form, quantity, **settings).expression()

@@ -1,0 +1,96 @@
+"""`mla-cost plan`: the verdict."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Names = list[str] | None
+_SEQUENCE_PARALLEL = (
+    "--sequence-parallel is Megatron's switch that divides activations over tensor-parallel ranks (here `megatron_sp`, "
+    "on by default when tp > 1); the number of ranks that share one sequence is --sp (also --cp, --context-parallel-size)"
+)
+
+
+def plan(
+    file: Annotated[Path | None, typer.Argument(metavar="[PLAN.yaml]", help="A plan file; flags override it.")] = None,
+    model: Annotated[str | None, typer.Option(help="A model of the catalogue, a model YAML or a config.json.")] = None,
+    device: Annotated[Names, typer.Option(help="Devices, repeated or separated by commas; `none` for no verdict.")] = None,
+    seq_len: Annotated[int | None, typer.Option(help="Sequence length, all ranks together.")] = None,
+    micro_batch: Annotated[int | None, typer.Option(help="Sequences in a micro-batch.")] = None,
+    sp: Annotated[
+        int | None,
+        typer.Option("--sp", "--cp", "--context-parallel-size", help="Ranks that share one sequence."),
+    ] = None,
+    tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks; only 1 is priced yet.")] = None,
+    form: Annotated[Names, typer.Option(help="Forms, repeated or separated by commas; `all` by default.")] = None,
+    scheme: Annotated[str | None, typer.Option(help="What crosses ranks; each form has its usual one.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="How attention is executed.")] = None,
+    dtype: Annotated[str | None, typer.Option(metavar="bf16|fp16|fp32", help="Activations, weights, gradients.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Equal blocks in a row; 1 by default.")] = None,
+    v_layout: Annotated[str | None, typer.Option(metavar="view|contiguous", help="V as a view or a copy.")] = None,
+    value_padding: Annotated[str | None, typer.Option(metavar="none|qk", help="Pad V to the width of Q and K.")] = None,
+    attention_layout: Annotated[
+        str | None, typer.Option(metavar="sbnd|bsht|bnsd", help="The order of letters in eager attention.")
+    ] = None,
+    softmax_dtype: Annotated[str | None, typer.Option(metavar="activation|fp32", help="Dtype of the softmax.")] = None,
+    mask: Annotated[str | None, typer.Option(metavar="none|tensor", help="A mask tensor in eager attention.")] = None,
+    causal: Annotated[bool | None, typer.Option(help="Whether flops count attention as causal.")] = None,
+    other_memory: Annotated[str | None, typer.Option(metavar="BYTES", help="Memory beside this scope, e.g. 2GiB.")] = None,
+    reserve: Annotated[Names, typer.Option(metavar="ITEM=BYTES", help="Override a reserve item of the device.")] = None,
+    assign: Annotated[Names, typer.Option("--set", metavar="FIELD=VALUE", help="Any field: dims.heads=64.")] = None,
+    scope: Annotated[str | None, typer.Option(metavar="attention", help="What is priced.")] = None,
+    output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print the answer.")] = "table",
+    require_fit: Annotated[bool, typer.Option("--require-fit", help="Exit with 1 when no form fits.")] = False,
+    sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", hidden=True)] = False,
+) -> None:
+    """Price the forms of one MLA block on devices and say whether they fit."""
+    from mla_cost import api, planfile
+    from mla_cost.errors import InputError
+
+    if sequence_parallel:
+        raise InputError(_SEQUENCE_PARALLEL)
+    if output not in {"table", "json"}:
+        raise InputError("unknown format", field="--format", value=output, allowed="table, json")
+    flags: dict[str, Any] = {
+        "model": model,
+        "device": planfile.names(device),
+        "seq_len": seq_len,
+        "micro_batch": micro_batch,
+        "sp": sp,
+        "tp": tp,
+        "form": planfile.names(form),
+        "scheme": scheme,
+        "kernel": kernel,
+        "dtype": dtype,
+        "layers": layers,
+        "v_layout": v_layout,
+        "value_padding": value_padding,
+        "attention_layout": attention_layout,
+        "softmax_dtype": softmax_dtype,
+        "mask": mask,
+        "causal": causal,
+        "other_memory": other_memory,
+        "scope": scope,
+    }
+    settings = planfile.settings(file, flags, planfile.assignments(assign), planfile.assignments(reserve, "reserve"))
+    answer = api.answer(settings)
+    if output == "json":
+        sys.stdout.write(answer.to_json() + "\n")
+    else:
+        from mla_cost.views import table
+
+        table.show(answer)
+    raise typer.Exit(_exit_code(answer, require_fit))
+
+
+def _exit_code(answer: Any, require_fit: bool) -> int:
+    """2: every row is illegal. 1: a fit was asked for and there is none."""
+    statuses = [row.verdict.status for row in answer.results if row.verdict is not None]
+    if statuses and all(status == "illegal" for status in statuses):
+        return 2
+    fitting = {"fits", "tight"} & set(statuses)
+    return 1 if require_fit and not fitting else 0

@@ -1,0 +1,9 @@
+"""What is priced when nothing is said. The only module outside the declarations that names forms and kernels."""
+
+MODEL = "deepseek-v3"
+DEVICES = ("910b-64gb", "a100-80gb")
+FORMS = ("explicit", "absorbed", "laga")
+BASELINE = "explicit"
+ATTENTION_KERNEL = "eager"
+SEQ_LEN = 16384
+SP = 8

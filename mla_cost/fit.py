@@ -1,0 +1,143 @@
+"""The verdict: what a point needs against what a device can give, and which fused kernels would train it there."""
+
+from __future__ import annotations
+
+from mla_cost.config import DeviceConfig, ModelConfig, ReserveItem
+from mla_cost.errors import InputError, nearest, shown
+from mla_cost.evaluate import Evaluation
+from mla_cost.figures import Figures, evaluation, fused_shape
+from mla_cost.kernels import KERNELS
+from mla_cost.program import Kernel, Limit
+from mla_cost.resolve import Illegal, Point, resolve
+from mla_cost.results import Basis, FusedOption, Status, Verdict
+from mla_cost.settings import PlanSettings
+from mla_cost.workspace import SOFTMAX
+
+TIGHT = 20  # less headroom than one part in 20 of usable memory is tight: allocators fragment
+
+
+def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it: Figures) -> Verdict:
+    """Compare the allocated peak and other memory with visible memory less the reserve."""
+    reserve = reserve_items(device, settings)
+    visible = device.visible_bytes
+    required = it.allocated_peak_bytes + settings.other_memory
+    usable = visible.integer - sum(item.bytes for item in reserve)
+    status, reason = _status(it, device, required, usable)
+    basis = (
+        Basis("allocated peak", it.allocated_peak_bytes, "counted"),
+        Basis("other memory", int(settings.other_memory), "set with --other-memory"),
+        Basis("visible memory", visible.integer, _cited(device, visible.source, visible.note)),
+        *(Basis(f"reserve: {item.name}", -item.bytes, item.source) for item in reserve),
+    )
+    options = fused_options(model, device, it.point.form, settings)
+    return Verdict(status, required, usable, usable - required, reason, basis, (), options)
+
+
+def _cited(device: DeviceConfig, source: str, note: str | None) -> str:
+    return "; ".join(part for part in (device.sources.get(source, source), note) if part)
+
+
+def reserve_items(device: DeviceConfig, settings: PlanSettings) -> list[Basis]:
+    """What no tensor can have: itemised, each item overridable by its name.
+
+    Raises:
+        InputError: an override of an item that this device does not have.
+
+    """
+    known = [item.name for item in device.reserve]
+    for name in settings.reserve:
+        if name not in known:
+            raise InputError(
+                f"{device.name} has no reserve item {shown(name)}",
+                field="reserve",
+                allowed=", ".join(known),
+                nearest=nearest(name, known),
+            )
+    return [_reserve_item(device, item, settings) for item in device.reserve]
+
+
+def _reserve_item(device: DeviceConfig, item: ReserveItem, settings: PlanSettings) -> Basis:
+    if item.name in settings.reserve:
+        return Basis(item.name, int(settings.reserve[item.name]), "set with --reserve")
+    note = item.note if item.verified else f"not verified; {item.note or ''}"
+    return Basis(item.name, item.bytes_for(settings.sp), _cited(device, item.source, note))
+
+
+def _status(it: Figures, device: DeviceConfig, required: int, usable: int) -> tuple[Status, str]:
+    missing = _untrainable(it, device)
+    if missing:
+        return "unsupported", missing
+    what, fits = ("one block", "fits") if it.layers == 1 else (f"{it.layers} blocks", "fit")
+    headroom = usable - required
+    if headroom < 0:
+        return "oom", f"{what}: {_gib(-headroom)} short"
+    if headroom * TIGHT < usable:
+        return "tight", f"{what} {fits} with {_gib(headroom)} left, under {100 // TIGHT} %"
+    return "fits", f"{what} {fits}, {_gib(headroom)} left"
+
+
+def _gib(amount: int) -> str:
+    return f"{amount / 2**30:.2f} GiB"
+
+
+# ---- fused kernels
+
+
+def _widths(point: Point, at: Evaluation) -> tuple[int, int]:
+    shape = fused_shape(point.key.facts, at.account.timeline.fused_calls[0], dict(at.values))
+    return shape.qk, shape.v
+
+
+def _untrainable(it: Figures, device: DeviceConfig) -> str:
+    """Why no implementation of the kernel trains these widths here; empty where one does."""
+    kernel = it.point.kernel
+    if not kernel.fused:
+        return ""
+    qk, v = _widths(it.point, it.at)
+    if _trainer(kernel, device, qk, v):
+        return ""
+    looked = [limit for limit in kernel.limits if device.arch in limit.archs]
+    if not looked:
+        return f"{kernel.name} does not exist on {device.name} ({device.arch})"
+    names = "; ".join(f"{limit.implementation} ({limit.source})" for limit in looked)
+    return f"no {kernel.name} kernel trains {qk}/{v}-wide heads on {device.arch}; looked at {names}"
+
+
+def _trainer(kernel: Kernel, device: DeviceConfig, qk: int, v: int) -> Limit | None:
+    return next((limit for limit in kernel.limits if limit.trains(device.arch, qk, v)), None)
+
+
+def fused_options(model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings) -> tuple[FusedOption, ...]:
+    """The fused kernels that can train this form on this device, each with what one block saves under it.
+
+    Every kernel is tried with its own value padding first, then with the others.
+    """
+    found: dict[tuple[str, str], FusedOption] = {}
+    for kernel in KERNELS.values():
+        if kernel.fused and any(device.arch in limit.archs for limit in kernel.limits):
+            for padding in dict.fromkeys((kernel.value_padding, "none", "qk")):
+                option = _fused_option(model, device, form, settings, kernel, padding)
+                if option is not None:
+                    found.setdefault((option.kernel, option.value_padding), option)
+    return tuple(found.values())
+
+
+def _fused_option(
+    model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings, kernel: Kernel, padding: str
+) -> FusedOption | None:
+    asked = settings.model_copy(update={"kernel": kernel.name, "value_padding": padding})
+    try:
+        point = resolve(model, form, asked)
+        at = evaluation(point)
+    except Illegal:
+        return None
+    limit = _trainer(kernel, device, *_widths(point, at))
+    if limit is None:
+        return None
+    return FusedOption(kernel.name, point.key.value_padding, limit.implementation, at.saved_bytes(), limit.source)
+
+
+def softmax_workspace_words(device: DeviceConfig) -> str:
+    """The eager softmax workspace of a device's family, with what it rests on."""
+    found = SOFTMAX[device.family]
+    return f"{found.words} ({found.basis})"

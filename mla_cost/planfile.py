@@ -1,0 +1,95 @@
+"""Plan files and flags to settings: the file first, flags over it, `--set` over both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mla_cost.config import validated
+from mla_cost.errors import InputError, shown
+from mla_cost.forms import FORMS
+from mla_cost.settings import PlanSettings
+
+_NAMES = ("device", "form")
+_MAPPINGS = ("dims", "reserve")
+
+
+def names(given: Iterable[str] | None) -> list[str] | None:
+    """Names from a repeated flag, each perhaps several separated by commas; None where the flag is absent."""
+    if given is None:
+        return None
+    return [name.strip() for text in given for name in text.split(",") if name.strip()]
+
+
+def assignments(given: Iterable[str] | None, prefix: str = "") -> dict[str, Any]:
+    """`field=value` texts as a mapping; values are numbers, true, false, null or text.
+
+    Raises:
+        InputError: a text without a field or without a value.
+
+    """
+    found: dict[str, Any] = {}
+    for text in given or ():
+        field, equals, value = text.partition("=")
+        if not equals or not field.strip() or not value.strip():
+            raise InputError(f"expected FIELD=VALUE, read {shown(text)}", field=f"--{prefix or 'set'}")
+        found[f"{prefix}.{field.strip()}" if prefix else field.strip()] = _scalar(value.strip())
+    return found
+
+
+def _scalar(text: str) -> Any:
+    if text in {"null", "true", "false"}:
+        return {"null": None, "true": True, "false": False}[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def settings(
+    file: Path | None, flags: Mapping[str, Any], assigned: Mapping[str, Any], reserve: Mapping[str, Any]
+) -> PlanSettings:
+    """The settings of a plan file (or the defaults) with flags and assignments over them.
+
+    Raises:
+        InputError: anything that is wrong, with the file and field it stands in.
+
+    """
+    data = _read(file) if file is not None else {}
+    data.update({name: value for name, value in flags.items() if value is not None})
+    for path, value in {**assigned, **reserve}.items():
+        _assign(data, path, value)
+    for name in _NAMES:
+        if name in data:
+            data[name] = _as_names(name, data[name])
+    return validated(PlanSettings, data, file=str(file) if file is not None else None)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    from mla_cost.yamlfile import load_mapping
+
+    data = load_mapping(file)
+    beside = file.parent / str(data.get("model", ""))
+    if "model" in data and beside.is_file():
+        data["model"] = str(beside)  # a plan names the model file that lies beside it
+    return data
+
+
+def _assign(data: dict[str, Any], path: str, value: Any) -> None:
+    head, dot, field = path.partition(".")
+    if not dot:
+        data[head] = value
+        return
+    if head not in _MAPPINGS:
+        raise InputError(f"only {' and '.join(_MAPPINGS)} have fields of their own", field=f"--set {path}")
+    data[head] = {**(data.get(head) or {}), field: value}
+
+
+def _as_names(name: str, value: Any) -> Any:
+    given = [value] if isinstance(value, str) else value
+    if name == "form" and given == ["all"]:
+        return tuple(FORMS)
+    return () if name == "device" and given == ["none"] else given

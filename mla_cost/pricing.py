@@ -1,0 +1,265 @@
+"""One row of a plan: a point's figures as typed results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from mla_cost import defaults, evaluate, fit
+from mla_cost.compare import compare
+from mla_cost.config import DeviceConfig, ModelConfig
+from mla_cost.cost import form_of, timeline
+from mla_cost.engine import DTYPE_BYTES, Allocation, Timeline
+from mla_cost.figures import Figures, figures
+from mla_cost.forms import FORMS
+from mla_cost.resolve import Illegal, Point, resolve
+from mla_cost.results import (
+    Breakdown,
+    CollectiveCost,
+    Communication,
+    FlopCount,
+    Flops,
+    Memory,
+    Moment,
+    Result,
+    TensorCost,
+    Traffic,
+    Verdict,
+)
+from mla_cost.settings import PlanSettings
+
+
+def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
+    """One result per form asked for. An impossible combination is a row too: `illegal`, its numbers None."""
+    family = device.family if device else "none"
+    priced = {form: _try(model, form, settings, family) for form in settings.form}
+    baseline = _baseline(model, settings, family, priced)
+    return [
+        _illegal(device, form, settings, str(it)) if isinstance(it, Illegal) else _row(model, device, settings, it, baseline)
+        for form, it in priced.items()
+    ]
+
+
+def _try(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> Figures | Illegal:
+    try:
+        return figures(resolve(model, form, settings), family, settings.layers)
+    except Illegal as error:
+        return error
+
+
+def _baseline(
+    model: ModelConfig, settings: PlanSettings, family: str, priced: dict[str, Figures | Illegal]
+) -> Figures | None:
+    """What every form is compared with: the baseline form under its own scheme, if these settings allow it."""
+    found = priced.get(defaults.BASELINE) if settings.scheme is None else None
+    if found is None:
+        found = _try(model, defaults.BASELINE, settings.model_copy(update={"scheme": None}), family)
+    return None if isinstance(found, Illegal) else found
+
+
+def _illegal(device: DeviceConfig | None, form: str, settings: PlanSettings, reason: str) -> Result:
+    return Result(
+        device=device.name if device else None,
+        scope=settings.scope,
+        form=form,
+        scheme=settings.scheme or FORMS[form].scheme,
+        kernel=settings.kernel,
+        profile=settings.profile,
+        settings={},
+        key="",
+        memory=Memory(),
+        communication=Communication(),
+        flops=Flops(),
+        compared_to_explicit=(),
+        verdict=Verdict("illegal", None, None, None, reason),
+    )
+
+
+def _row(
+    model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, it: Figures, baseline: Figures | None
+) -> Result:
+    return Result(
+        device=device.name if device else None,
+        scope=settings.scope,
+        form=it.point.form,
+        scheme=it.point.scheme.name,
+        kernel=it.point.kernel.name,
+        profile=settings.profile,
+        settings=_settings(settings, it.point),
+        key=it.point.key.facts.words(),
+        memory=_memory(it),
+        communication=_communication(it),
+        flops=Flops(_flops(it, "forward", settings.causal), _flops(it, "backward", settings.causal)),
+        compared_to_explicit=compare(it, baseline) if baseline is not None else (),
+        verdict=fit.verdict(model, device, settings, it) if device else None,
+        notes=tuple(_notes(it)),
+    )
+
+
+def _settings(settings: PlanSettings, point: Point) -> dict[str, Any]:
+    key = point.key
+    return {
+        "v_layout": key.v_layout if point.v_layout_matters else f"{key.v_layout} (no effect)",
+        "value_padding": key.value_padding,
+        "attention_layout": key.attention_layout,
+        "softmax_dtype": key.softmax_dtype,
+        "mask": key.mask,
+        "remat": settings.remat,
+        "causal": settings.causal,
+        "layers": settings.layers,
+    }
+
+
+# ---- memory
+
+
+def _memory(it: Figures) -> Memory:
+    at = it.allocated.peak.event
+    alive = [a for a in it.at.account.gradients if _allocations(it)[a].alive_at(at)]
+    gradients = sum(map(it.at.bytes_of, alive))
+    work = it.at.work_at(at, it.kinds)
+    return Memory(
+        saved_bytes=it.saved_bytes,
+        peak_bytes=it.peak_bytes,
+        parameter_bytes=it.parameter_bytes,
+        parameter_gradient_bytes=gradients,
+        parameter_gradient_total_bytes=it.gradient_bytes,
+        optimizer_bytes=None,
+        kernel_workspace_bytes=work,
+        allocated_peak_bytes=it.allocated_peak_bytes,
+        peak_moment=_moment(it, it.seen.peak.event),
+        allocated_peak_moment=_moment(it, at),
+        tensors=_tensors(it),
+        breakdown=_breakdown(it, gradients, work),
+    )
+
+
+def _allocations(it: Figures) -> list[Allocation]:
+    return it.at.account.timeline.allocations
+
+
+def _moment(it: Figures, event: int) -> Moment:
+    found = it.at.account.timeline.events[event]
+    return Moment(found.phase, found.op)
+
+
+def _breakdown(it: Figures, gradients: int, work: int) -> tuple[Breakdown, ...]:
+    own = it.allocated.peak.bytes - gradients - work
+    parts = [
+        ("tensors of one block", own),
+        ("kernel workspace", work),
+        ("parameters", it.parameter_bytes),
+        ("parameter gradients of one block", gradients),
+        ("the other blocks", it.allocated_peak_bytes - it.parameter_bytes - it.allocated.peak.bytes),
+    ]
+    return tuple(Breakdown(name, amount, "counted") for name, amount in parts if amount)
+
+
+def _tensors(it: Figures) -> tuple[TensorCost, ...]:
+    """Every storage that is saved or alive at the peak."""
+    event = it.seen.peak.event
+    size = {dim: it.point.key.facts.size(dim).at(it.at.values) for dim in _dims(it.at.account.timeline)}
+    return tuple(
+        TensorCost(
+            name=allocation.label,
+            dims=text,
+            shape=tuple(size[dim] for dim in allocation.dims),
+            dtype=allocation.dtype,
+            bytes=it.at.bytes_of(allocation.number),
+            storage=allocation.number,
+            saved=allocation.saved,
+            alive_at_peak=allocation.alive_at(event),
+            formula=formula,
+        )
+        for allocation, text, formula in _texts(it.at.account.timeline)
+        if allocation.saved or (allocation.alive_at(event) and allocation.kind != "parameter_gradient")
+    )
+
+
+@lru_cache(maxsize=4096)
+def _dims(run: Timeline) -> tuple[str, ...]:
+    return tuple({dim: None for allocation in run.allocations for dim in allocation.dims})
+
+
+@lru_cache(maxsize=4096)
+def _texts(run: Timeline) -> tuple[tuple[Allocation, str, str], ...]:
+    return tuple((a, " ".join(a.dims), byte_formula(a)) for a in run.allocations)
+
+
+def byte_formula(allocation: Allocation) -> str:
+    """The bytes of a storage from the symbols of its dims: 2*S*b*l*(k+r)."""
+    factors = [f"({dim})" if "+" in dim else dim for dim in allocation.dims]
+    return "*".join([str(DTYPE_BYTES[allocation.dtype]), *factors])
+
+
+# ---- communication and flops
+
+
+def _communication(it: Figures) -> Communication:
+    account, sizes, count = it.at.account, it.at.sizes, it.layers
+    costs = tuple(
+        CollectiveCost(
+            kind=called.kind,
+            tensor=called.tensor,
+            phase=called.phase,
+            axis="sp",
+            group_size=it.point.values["P"],
+            count=count,
+            dtype=called.dtype,
+            payload_bytes=count * sizes[payload],
+            wire_bytes=count * sizes[wire],
+        )
+        for called, (payload, wire) in zip(account.timeline.collectives, account.payloads, strict=True)
+    )
+    return Communication(_traffic(costs, "forward"), _traffic(costs, "backward"), costs)
+
+
+def _traffic(costs: Iterable[CollectiveCost], phase: str) -> Traffic:
+    own = [cost for cost in costs if cost.phase == phase]
+    return Traffic(sum(cost.payload_bytes for cost in own), sum(cost.wire_bytes for cost in own))
+
+
+@lru_cache(maxsize=4096)
+def _flop_polynomials(run: Timeline, phase: str) -> tuple[evaluate.Polynomial, ...]:
+    folds = (evaluate.flops, evaluate.attention_flops, evaluate.repeated_flops, evaluate.skipped_flops)
+    return tuple(fold(run, phase) for fold in folds)
+
+
+def _flops(it: Figures, phase: str, causal: bool) -> FlopCount:
+    """Flops are exact ints of any size; no fence applies to them."""
+    polynomials = _flop_polynomials(it.at.account.timeline, phase)
+    every, attention, repeated, skipped = (polynomial.at(it.at.values) * it.layers for polynomial in polynomials)
+    if not causal:
+        return FlopCount(every, every + repeated)
+    return FlopCount(every - attention // 2, every + repeated - skipped // 2)
+
+
+def _notes(it: Figures) -> list[str]:
+    notes = []
+    if not it.point.v_layout_matters:
+        why = "an exchange copies V" if "value" in it.point.scheme.moves else "V is a part of the shared key"
+        notes.append(f"v_layout: no effect ({why})")
+    if _sends_more_than_baseline(it):
+        notes.append("at this number of heads per rank it sends more bytes than the baseline form")
+    return notes
+
+
+def _sends_more_than_baseline(it: Figures) -> bool:
+    """Whether forward sends more than the baseline form under its own scheme, where that divides the heads alike."""
+    declared = form_of(defaults.BASELINE)
+    if it.point.scheme.name == declared.scheme or not it.point.scheme.divides_heads:
+        return False
+    run = timeline(replace(it.point.key, form=declared.name, scheme=declared.scheme, kernel=defaults.ATTENTION_KERNEL))
+    return _sent(it.at.account.timeline, it) > _sent(run, it)
+
+
+def _sent(run: Timeline, it: Figures) -> int:
+    return _wire(run).at(it.at.values)
+
+
+@lru_cache(maxsize=4096)
+def _wire(run: Timeline) -> evaluate.Polynomial:
+    return evaluate.wire(run, "forward")
+

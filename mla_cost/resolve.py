@@ -1,0 +1,138 @@
+"""From a model, a form and settings to one program and the values of its symbols, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mla_cost.config import ModelConfig
+from mla_cost.cost import Key, form_of
+from mla_cost.dims import base_values, facts_of
+from mla_cost.errors import InputError, nearest, shown
+from mla_cost.forms import FORMS
+from mla_cost.kernels import KERNELS
+from mla_cost.program import Kernel, Pair, Scheme
+from mla_cost.schemes import SCHEMES
+from mla_cost.settings import PlanSettings
+
+
+class Illegal(ValueError):
+    """No program exists for this point; the text says why and names the way out."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point resolved to the key of its program and the values of its symbols."""
+
+    form: str
+    scheme: Scheme
+    kernel: Kernel
+    key: Key
+    values: Mapping[str, int]
+    v_layout_matters: bool
+
+
+def resolve(model: ModelConfig, form: str, settings: PlanSettings) -> Point:
+    """The program and the symbol values of one form at these settings.
+
+    Raises:
+        InputError: a name that does not exist. Illegal: names that exist but make no program together.
+
+    """
+    scheme = _scheme(form, settings.scheme)
+    kernel = named("kernel", settings.kernel, KERNELS)
+    values = symbol_values(model, settings)
+    _require(scheme, values)
+    base = base_values(values, scheme.divides_heads)
+    facts = facts_of(base, scheme.divides_heads)
+    matters = not facts.exchanged or "value" not in scheme.moves
+    key = Key(
+        form=form_of(form).name,
+        scheme=scheme.name,
+        kernel=kernel.name,
+        facts=facts,
+        dtype=settings.dtype,
+        v_layout=settings.v_layout if matters else "view",
+        value_padding=_padding(kernel, form_of(form).shared_key, settings.value_padding, values),
+        attention_layout=settings.attention_layout,
+        softmax_dtype="activation" if settings.softmax_dtype == settings.dtype else settings.softmax_dtype,
+        mask="none" if kernel.fused else settings.mask,
+    )
+    return Point(form, scheme, kernel, key, base, matters and "value" in form_of(form).points)
+
+
+def named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
+    """The declaration of that name.
+
+    Raises:
+        InputError: naming what exists and what may have been meant.
+
+    """
+    if name not in known:
+        raise InputError(f"unknown {kind} {shown(name)}", allowed=", ".join(known), nearest=nearest(name, known))
+    return known[name]
+
+
+def _scheme(form: str, wanted: str | None) -> Scheme:
+    declared = named("form", form, FORMS)
+    scheme: Scheme = named("scheme", wanted or declared.scheme, SCHEMES)
+    if isinstance(declared, Pair) and scheme.name != declared.scheme:
+        raise Illegal(
+            f"{form} is {declared.form} with scheme {declared.scheme}; for scheme {scheme.name} ask for form {declared.form}"
+        )
+    missing = sorted(scheme.moves.keys() - form_of(form).points)
+    if missing:
+        raise Illegal(
+            f"scheme {scheme.name} moves {' and '.join(missing)}, which form {form} never makes; "
+            f"its scheme is {declared.scheme}"
+        )
+    return scheme
+
+
+def symbol_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
+    """S, P, b, n and the widths."""
+    dims = model.dims
+    return {
+        "S": settings.seq_len,
+        "P": settings.sp,
+        "b": settings.micro_batch,
+        "n": dims.heads,
+        "h": dims.hidden,
+        "d_q": dims.q_lora_rank or 0,
+        "d_c": dims.kv_lora_rank,
+        "k": dims.qk_nope_head_dim,
+        "r": dims.qk_rope_head_dim,
+        "v": dims.v_head_dim,
+    }
+
+
+_FIELDS = {"seq_len": "S", "sp": "P", "heads": "n"}
+
+
+def _require(scheme: Scheme, values: Mapping[str, int]) -> None:
+    fields = {field: values[symbol] for field, symbol in _FIELDS.items()}
+    for need in scheme.requires:
+        what, by = fields[need.what], fields[need.by]
+        if (need.kind == "divides" and what % by) or (need.kind == "at_most" and what > by):
+            raise Illegal(f"{need.message.format(**fields)}; {_way_out(need.what, what, by)}")
+
+
+def _way_out(field: str, what: int, by: int) -> str:
+    below = max(divisor for divisor in range(1, by + 1) if what % divisor == 0)
+    if field == "heads":
+        return f"the nearest sp below is {below}"
+    return f"the nearest sp below is {below}, the nearest {field} above is {-(-what // by) * by}"
+
+
+def _padding(kernel: Kernel, shared: bool, wanted: str | None, values: Mapping[str, int]) -> str:
+    padding = wanted or kernel.value_padding
+    qk = values["k"] + values["r"]
+    if not kernel.pads(shared) or padding == "none" or values["v"] == qk:
+        return "none"
+    if values["v"] > qk:
+        raise Illegal(
+            f"value_padding qk widens V to the query-key width, but V ({values['v']}) is wider than that ({qk}); "
+            "use value_padding none"
+        )
+    return padding

@@ -1,0 +1,223 @@
+"""What a plan answers: plain typed records with the fields of the JSON (schema mla-cost/plan/1). Views read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+SCHEMA = "mla-cost/plan/1"
+Status = Literal["fits", "tight", "oom", "unsupported", "illegal"]
+
+
+@dataclass(frozen=True)
+class TensorCost:
+    """One storage. Equal `storage` numbers share bytes; `formula` gives the bytes from the symbols of `dims`."""
+
+    name: str
+    dims: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    storage: int
+    saved: bool
+    alive_at_peak: bool
+    formula: str
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """A part of a total. counted: follows from the program; budgeted: a stated allowance."""
+
+    name: str
+    bytes: int
+    basis: Literal["counted", "budgeted"]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When something happens: the phase and the op that runs."""
+
+    phase: str
+    op: str
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one rank; what each figure counts is in docs/notation.md. None where no program exists."""
+
+    saved_bytes: int | None = None
+    peak_bytes: int | None = None
+    parameter_bytes: int | None = None
+    parameter_gradient_bytes: int | None = None
+    parameter_gradient_total_bytes: int | None = None
+    optimizer_bytes: int | None = None
+    kernel_workspace_bytes: int | None = None
+    allocated_peak_bytes: int | None = None
+    peak_moment: Moment | None = None
+    allocated_peak_moment: Moment | None = None
+    tensors: tuple[TensorCost, ...] = ()
+    breakdown: tuple[Breakdown, ...] = ()
+    stages: None = None
+
+
+@dataclass(frozen=True)
+class CollectiveCost:
+    """One collective of one rank. payload: the tensor handed over; wire: what the rank sends of it."""
+
+    kind: str
+    tensor: str
+    phase: str
+    axis: str
+    group_size: int
+    count: int
+    dtype: str
+    payload_bytes: int
+    wire_bytes: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Sums over the collectives of one phase."""
+
+    payload_bytes: int | None = None
+    wire_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Communication:
+    """What one rank hands to collectives and sends."""
+
+    forward: Traffic = Traffic()
+    backward: Traffic = Traffic()
+    collectives: tuple[CollectiveCost, ...] = ()
+
+
+@dataclass(frozen=True)
+class FlopCount:
+    """Multiply-adds counted as two. model: causal attention counts half; executed: what the kernel runs."""
+
+    model: int | None = None
+    executed: int | None = None
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Flops of one rank by phase."""
+
+    forward: FlopCount = FlopCount()
+    backward: FlopCount = FlopCount()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What one group of tensors adds against the baseline form."""
+
+    tensor: str
+    saved_delta_bytes: int
+    peak_delta_bytes: int
+    allocated_peak_delta_bytes: int
+
+
+@dataclass(frozen=True)
+class Basis:
+    """One item of a verdict's arithmetic, with where it comes from."""
+
+    name: str
+    bytes: int
+    source: str
+
+
+@dataclass(frozen=True)
+class FusedOption:
+    """A fused kernel that can train this form on this device, and what the block saves under it."""
+
+    kernel: str
+    value_padding: str
+    implementation: str
+    saved_bytes: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the priced scope fits, and the arithmetic behind it."""
+
+    status: Status
+    required_bytes: int | None
+    usable_bytes: int | None
+    headroom_bytes: int | None
+    reason: str
+    basis: tuple[Basis, ...] = ()
+    levers: tuple[str, ...] = ()
+    fused_kernels: tuple[FusedOption, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """One device, form, scheme, kernel and profile."""
+
+    device: str | None
+    scope: str
+    form: str
+    scheme: str
+    kernel: str
+    profile: str
+    settings: Mapping[str, Any]
+    key: str
+    memory: Memory
+    communication: Communication
+    flops: Flops
+    compared_to_explicit: tuple[Difference, ...]
+    verdict: Verdict | None
+    notes: tuple[str, ...] = ()
+    time: None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer to one question: every resolved input and one result per device and form."""
+
+    inputs: Mapping[str, Any]
+    results: tuple[Result, ...]
+    schema: str = field(default=SCHEMA)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object as plain dicts and lists."""
+        data = asdict(self)
+        return {"schema": data.pop("schema"), **data}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The JSON text that `mla-cost plan --format json` prints."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def __getitem__(self, form: str) -> Result:
+        """The result of a form on the first device.
+
+        Raises:
+            KeyError: no result has that form.
+
+        """
+        for result in self.results:
+            if result.form == form:
+                return result
+        raise KeyError(form)
+
+    def __rich__(self) -> Any:
+        """The table, for rich."""
+        from mla_cost.views.table import plan_table
+
+        return plan_table(self)
+
+    def __repr__(self) -> str:
+        """The table as text: what a terminal shows."""
+        from mla_cost.views.table import plan_text
+
+        return plan_text(self)
+
+    def _repr_html_(self) -> str:
+        """The table as HTML: what a notebook shows."""
+        from mla_cost.views.table import plan_html
+
+        return plan_html(self)

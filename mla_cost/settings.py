@@ -1,0 +1,51 @@
+"""One question, typed and bounded: what a plan file holds, what the flags fill in, what `mla_cost.plan` takes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field
+
+from mla_cost import defaults
+
+_LARGEST = 2**50
+
+
+def _bounded(amount: ByteSize) -> ByteSize:
+    if not 0 <= amount <= _LARGEST:
+        raise ValueError(f"must be between 0 and {_LARGEST} bytes")
+    return amount
+
+
+Memory = Annotated[ByteSize, AfterValidator(_bounded)]
+Names = tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...]
+
+
+class PlanSettings(BaseModel):
+    """Every setting of a plan. Sizes are counts; memory is bytes, or text with a unit such as `2GiB`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    model: Annotated[str, Field(min_length=1, max_length=1000)] = defaults.MODEL
+    device: Names = defaults.DEVICES
+    scope: Literal["attention"] = "attention"
+    form: Names = defaults.FORMS
+    scheme: str | None = None
+    kernel: str = defaults.ATTENTION_KERNEL
+    seq_len: Annotated[int, Field(ge=2, le=2**30)] = defaults.SEQ_LEN
+    micro_batch: Annotated[int, Field(ge=1, le=2**16)] = 1
+    sp: Annotated[int, Field(ge=1, le=2**16)] = defaults.SP
+    tp: Annotated[int, Field(ge=1, le=2**16)] = 1
+    layers: Annotated[int, Field(ge=1, le=100_000)] = 1
+    dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
+    v_layout: Literal["view", "contiguous"] = "view"
+    value_padding: Literal["none", "qk"] | None = None
+    attention_layout: Literal["sbnd", "bsht", "bnsd"] = "sbnd"
+    softmax_dtype: Literal["activation", "fp32"] = "activation"
+    mask: Literal["none", "tensor"] = "none"
+    causal: bool = True
+    remat: Literal["none"] = "none"
+    profile: Literal["reference"] = "reference"
+    other_memory: Memory = ByteSize(0)
+    reserve: dict[str, Memory] = {}
+    dims: dict[str, Any] = {}

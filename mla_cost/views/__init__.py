@@ -1,0 +1,1 @@
+"""Views read results and compute nothing."""

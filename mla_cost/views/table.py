@@ -1,0 +1,212 @@
+"""A plan as a table that a person can read in ten seconds, then what drives it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from mla_cost.results import Plan, Result, TensorCost
+from mla_cost.views.units import gib, mib, readable, signed
+
+STYLES = {"fits": "green", "tight": "yellow", "oom": "red", "unsupported": "magenta", "illegal": "magenta"}
+LARGEST = 4  # tensors listed per form
+LEFT_OUT = (
+    "Not in this scope: MLP or MoE, embedding, loss, optimizer states and master weights, gradient buffers of other "
+    "layers, weight-gradient reduction, allocator rounding and fragmentation, library workspaces."
+)
+COLUMNS = (
+    "GiB on one rank. saved: kept between forward and backward. peak: live tensors with input, output and their "
+    "gradients. allocated: that plus weights, their gradients and kernel workspace. sent: wire bytes, MiB."
+)
+
+
+def plan_table(plan: Plan) -> RenderableType:
+    """The whole answer."""
+    parts: list[RenderableType] = [Text(_heading(plan)), Text(COLUMNS, style="dim")]
+    for device, results in _by_device(plan):
+        parts += [Text(""), Text(_device_line(plan, device, results), style="bold"), _verdicts(results)]
+        parts += [Text(f"{result.form}: {result.verdict.reason}") for result in results if _refused(result)]
+    parts += [Text(""), *_drivers(plan)]
+    parts += [Text(""), *_fused(plan), Text(""), *_small_print(plan)]
+    return Group(*parts)
+
+
+def plan_text(plan: Plan, width: int = 80) -> str:
+    """The answer as plain text without colour codes."""
+    console = Console(file=io.StringIO(), width=width, no_color=True, force_terminal=False)
+    console.print(plan_table(plan), highlight=False)
+    return _written(console).rstrip()
+
+
+def plan_html(plan: Plan) -> str:
+    """The answer as a block of HTML for a notebook."""
+    console = Console(file=io.StringIO(), width=100, record=True)
+    console.print(plan_table(plan), highlight=False)
+    return console.export_html(inline_styles=True, code_format='<pre style="line-height:normal">{code}</pre>')
+
+
+def _written(console: Console) -> str:
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+def _by_device(plan: Plan) -> Iterator[tuple[str | None, list[Result]]]:
+    for device in dict.fromkeys(result.device for result in plan.results):
+        yield device, [result for result in plan.results if result.device == device]
+
+
+def _heading(plan: Plan) -> str:
+    inputs = plan.inputs
+    layers, sp = inputs["layers"], inputs["sp"]
+    blocks = "one attention block" if layers == 1 else f"{layers} attention blocks"
+    share = f"sp {sp}" + (f" ({inputs['seq_len'] // sp:,} positions per rank)" if sp > 1 else "")
+    lines = [
+        f"{inputs['model_title']}: {blocks}, {inputs['seq_len']:,} tokens, {share}, micro-batch {inputs['micro_batch']}, "
+        f"{inputs['dtype']}, kernel {inputs['kernel']}"
+    ]
+    mla, every = inputs["num_mla_layers"], inputs["num_layers"]
+    if mla is not None and every is not None and mla < every:
+        lines.append(f"Hybrid model: {mla} of its {every} layers are MLA; these are priced.")
+    return "\n".join(lines)
+
+
+def _device_line(plan: Plan, device: str | None, results: list[Result]) -> str:
+    if device is None:
+        return "no device"
+    verdict = next((r.verdict for r in results if r.verdict and r.verdict.usable_bytes is not None), None)
+    title = plan.inputs["devices"][device]["title"]
+    if verdict is None:
+        return f"{device} ({title})"
+    visible = next(item.bytes for item in verdict.basis if item.name == "visible memory")
+    return f"{device} ({title}): usable {gib(verdict.usable_bytes)} of {gib(visible)} GiB visible"
+
+
+def _refused(result: Result) -> bool:
+    return result.verdict is not None and result.verdict.status in {"illegal", "unsupported"}
+
+
+def _verdicts(results: Iterable[Result]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("form", no_wrap=True)
+    for name in ("saved", "peak", "allocated", "sent fwd", "sent bwd"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", overflow="fold")
+    for result in results:
+        memory, traffic = result.memory, result.communication
+        table.add_row(
+            result.form,
+            gib(memory.saved_bytes),
+            gib(memory.peak_bytes),
+            gib(memory.allocated_peak_bytes),
+            mib(traffic.forward.wire_bytes),
+            mib(traffic.backward.wire_bytes),
+            _verdict(result),
+        )
+    return table
+
+
+def _verdict(result: Result) -> Text:
+    verdict = result.verdict
+    if verdict is None:
+        return Text("-")
+    reason = "see below" if _refused(result) else verdict.reason
+    return Text.assemble((verdict.status, STYLES[verdict.status]), f": {reason}")
+
+
+# ---- what drives the differences
+
+
+def _drivers(plan: Plan) -> Iterator[RenderableType]:
+    device, results = next(_by_device(plan))
+    priced = [result for result in results if result.memory.saved_bytes is not None]
+    if not priced:
+        return
+    yield Text("Largest tensors at the peak (GiB; * saved for backward)", style="bold")
+    for result in priced:
+        yield Text(f"  {result.form}: {_largest(result.memory.tensors)}")
+    compared = [result for result in priced if any(_changes(result))]
+    if compared:
+        where = f" on {device}" if device else ""
+        yield Text("")
+        yield Text(f"Against {_baseline(priced)}, one block{where} (GiB: saved, at the allocated peak)", style="bold")
+        for result in compared:
+            yield _comparison(result)
+
+
+def _baseline(results: list[Result]) -> str:
+    return next((result.form for result in results if result.compared_to_explicit and not any(_changes(result))), "explicit form")
+
+
+def _changes(result: Result) -> Iterator[int]:
+    for row in result.compared_to_explicit:
+        yield from (row.saved_delta_bytes, row.peak_delta_bytes, row.allocated_peak_delta_bytes)
+
+
+def _largest(tensors: Iterable[TensorCost]) -> str:
+    alive = sorted((t for t in tensors if t.alive_at_peak), key=lambda t: -t.bytes)[:LARGEST]
+    return ", ".join(f"{t.name}{'*' * t.saved} {gib(t.bytes)}" for t in alive)
+
+
+def _comparison(result: Result) -> RenderableType:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(min_width=10)
+    table.add_column(min_width=24)
+    table.add_column(justify="right")
+    table.add_column(justify="right")
+    name = result.form
+    for row in result.compared_to_explicit:
+        if row.saved_delta_bytes or row.allocated_peak_delta_bytes:
+            table.add_row(name, row.tensor, signed(row.saved_delta_bytes), signed(row.allocated_peak_delta_bytes))
+            name = ""
+    return Padding(table, (0, 0, 0, 2))
+
+
+# ---- fused kernels and small print
+
+
+def _fused(plan: Plan) -> Iterator[RenderableType]:
+    rows = [(d, r) for d, results in _by_device(plan) for r in results if r.verdict and r.memory.saved_bytes is not None]
+    if not rows:
+        return
+    yield Text("Fused kernels that would train it, and what one block saves under them", style="bold")
+    for device, result in rows:
+        yield Text(f"  {device} {result.form}: {_options(result)}")
+
+
+def _options(result: Result) -> str:
+    assert result.verdict is not None
+    found: dict[str, str] = {}
+    for option in result.verdict.fused_kernels:
+        padded = " (V padded)" if option.value_padding != "none" else ""
+        found.setdefault(option.kernel, f"{option.kernel}{padded} {readable(option.saved_bytes)}")
+    return ", ".join(found.values()) or "none that we know of"
+
+
+def _small_print(plan: Plan) -> Iterator[RenderableType]:
+    notes: dict[str, list[str]] = {}
+    for result in plan.results:
+        for note in result.notes:
+            names = notes.setdefault(note, [])
+            if result.form not in names:
+                names.append(result.form)
+    for note, forms in notes.items():
+        yield Text(f"{', '.join(forms)}: {note}")
+    for name, facts in plan.inputs["devices"].items():
+        yield Text(f"{name}: {facts['softmax_workspace']}", style="dim")
+    yield Text(LEFT_OUT, style="dim")
+
+
+def show(plan: Plan, file: Any = None) -> None:
+    """Print the answer to a terminal or a pipe: colour only in a terminal that wants it, 80 columns suffice."""
+    console = Console(file=file)
+    if not console.is_terminal:
+        console.width = max(console.width, 80)
+    console.print(plan_table(plan), highlight=False)

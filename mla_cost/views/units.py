@@ -1,0 +1,26 @@
+"""How numbers print: bytes in binary units, everything else with thousands separated."""
+
+_UNITS = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
+
+
+def gib(amount: int | None) -> str:
+    """Bytes in GiB with two decimals; a dash where there is no number."""
+    return "-" if amount is None else f"{amount / 2**30:,.2f}"
+
+
+def mib(amount: int | None) -> str:
+    """Bytes in MiB with one decimal; a dash where there is no number."""
+    return "-" if amount is None else f"{amount / 2**20:,.1f}"
+
+
+def readable(amount: int) -> str:
+    """Bytes in the largest unit that leaves a number of at least one; signed."""
+    for power, unit in _UNITS:
+        if abs(amount) >= 2**power:
+            return f"{amount / 2**power:,.2f} {unit}"
+    return f"{amount} B"
+
+
+def signed(amount: int) -> str:
+    """Bytes in GiB with a sign; a plain 0 where nothing changes."""
+    return "0" if amount == 0 else f"{amount / 2**30:+,.2f}"
