@@ -59,6 +59,20 @@ def test_timelines_differ_only_by_workspace_and_sums_in_place(form: str) -> None
     assert not (observed - real) - in_place
 
 
+@pytest.mark.parametrize(
+    ("form", "layout", "workspaces"),
+    [
+        ("explicit", "bnsd", []),
+        ("explicit", "bsht", ["_softmax", "_softmax_backward_data"]),  # its scores are a permuted product
+        ("absorbed", "bnsd", []),
+        ("absorbed", "bsht", ["_softmax_backward_data"]),
+    ],
+)
+def test_the_order_of_letters_decides_who_copies(form: str, layout: str, workspaces: list[str]) -> None:
+    found = softmax_workspaces(replace(CELL, form=form, attention_layout=layout))
+    assert found == [Workspace(op, SQUARE) for op in workspaces]
+
+
 def test_without_the_avoidable_copy_there_is_no_workspace() -> None:
     assert softmax_workspaces(replace(CELL, form="absorbed", kernel="eager-bmm")) == []
     one_head = replace(CELL, form="absorbed", dims=replace(CELL.dims, heads=1))
