@@ -3,7 +3,30 @@
 `mla_cost.plan(...)` prices a block and gives a verdict; `mla_cost.formula(...)` gives the symbolic cost.
 """
 
-from mla_cost.api import formula, plan
-from mla_cost.errors import InputError
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mla_cost.api import formula as formula
+    from mla_cost.api import plan as plan
+    from mla_cost.errors import InputError as InputError
+
+_HOMES = {"InputError": "mla_cost.errors", "formula": "mla_cost.api", "plan": "mla_cost.api"}
 
 __all__ = ["InputError", "formula", "plan"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is: the command line's help needs none of it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mla_cost' has no attribute {name!r}")
+    from importlib import import_module
+
+    found = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

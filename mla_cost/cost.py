@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from mla_cost.dims import Facts
 from mla_cost.engine import Machine, Tensor, Timeline
@@ -15,8 +15,7 @@ from mla_cost.rules import RULES, Call, readable
 from mla_cost.schemes import SCHEMES
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """Everything the structure of a program depends on. Equal keys share one compiled timeline."""
 
     form: str

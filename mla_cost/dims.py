@@ -6,7 +6,6 @@ s, P and l (or n, where no scheme divides the heads) are base symbols; S = s*P a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 
 from mla_cost.polynomial import Polynomial, product, total
@@ -32,17 +31,27 @@ CONSTANTS: dict[str, int] = {"8": 8}  # widths that a kernel fixes, such as the 
 Atoms = tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class Facts:
     """What the structure of a program may depend on: which dims are absent and which are one, nothing else.
 
     ones: base symbols whose value is 1. zeros: symbols whose value is 0 (r without RoPE, d_q without a query latent).
     heads_divided: whether a scheme divides the heads over the ranks (then n = l*P, otherwise n is a base symbol).
+    Equal facts are one object (`facts`), so what is derived from dims is worked out once.
     """
 
-    ones: frozenset[str] = frozenset()
-    zeros: frozenset[str] = frozenset()
-    heads_divided: bool = True
+    __slots__ = ("_atoms", "_elements", "heads_divided", "ones", "zeros")
+
+    def __init__(
+        self,
+        ones: frozenset[str] = frozenset(),
+        zeros: frozenset[str] = frozenset(),
+        heads_divided: bool = True,
+    ) -> None:
+        self.ones = ones
+        self.zeros = zeros
+        self.heads_divided = heads_divided
+        self._atoms: dict[str, Atoms] = {}
+        self._elements: dict[tuple[str, ...], Polynomial] = {}
 
     @property
     def exchanged(self) -> bool:
@@ -76,31 +85,37 @@ class Facts:
 
     def atoms(self, name: str) -> Atoms:
         """The factors that are not known to be one: the alphabet of strides. Empty for a dim of size one."""
-        return _atoms(self, name)
+        found = self._atoms.get(name)
+        if found is None:
+            found = self._atoms[name] = tuple(factor for factor in self.factors(name) if factor not in self.ones)
+        return found
 
     def is_one(self, name: str) -> bool:
         """Whether the dim has size one."""
-        return not _atoms(self, name)
+        return not self.atoms(name)
 
     def size(self, name: str) -> Polynomial:
         """Elements along the dim."""
-        return _size(self, name)
+        return self.elements((name,))
 
     def elements(self, names: tuple[str, ...]) -> Polynomial:
         """Elements of a tensor with these dims."""
-        return product(self.size(name) for name in names)
+        found = self._elements.get(names)
+        if found is None:
+            found = product(_factor_size(factor) for name in names for factor in self.factors(name))
+            self._elements[names] = found
+        return found
 
 
 @cache
-def _atoms(facts: Facts, name: str) -> Atoms:
-    return tuple(factor for factor in facts.factors(name) if factor not in facts.ones)
+def facts(
+    ones: frozenset[str] = frozenset(), zeros: frozenset[str] = frozenset(), heads_divided: bool = True
+) -> Facts:
+    """The facts, one object for equal arguments."""
+    return Facts(ones, zeros, heads_divided)
 
 
 @cache
-def _size(facts: Facts, name: str) -> Polynomial:
-    return product(_factor_size(factor) for factor in facts.factors(name))
-
-
 def _factor_size(factor: str) -> Polynomial:
     if factor in CONSTANTS:
         return Polynomial.constant(CONSTANTS[factor])
@@ -128,8 +143,5 @@ def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int
 def facts_of(base: Mapping[str, int], heads_divided: bool) -> Facts:
     """The facts that hold for these base values."""
     counted = ["P", "s", "b", "l" if heads_divided else "n", "h", "d_q", "d_c", "k", "r", "v", "r_half"]
-    return Facts(
-        ones=frozenset(name for name in counted if base[name] == 1),
-        zeros=frozenset(name for name in ("d_q", "r") if base[name] == 0),
-        heads_divided=heads_divided,
-    )
+    ones = frozenset(name for name in counted if base[name] == 1)
+    return facts(ones, frozenset(name for name in ("d_q", "r") if base[name] == 0), heads_divided)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mla_cost.dims import Facts
 from mla_cost.layout import Axes, contiguous, is_contiguous, is_dense, like, names
@@ -42,8 +42,7 @@ class Allocation:
         return self.made <= event and (self.freed is None or self.freed > event)
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """A moment of the timeline. what: alloc, free, or work (memory that a kernel holds inside one call).
 
     merged: the allocation and free that torch's dispatcher shows where two gradients meet, and that real tensors do
@@ -58,8 +57,7 @@ class Event:
     merged: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(NamedTuple):
     """One call of a collective. payload: bytes of the tensor handed over; wire: bytes this rank sends."""
 
     kind: str
@@ -70,23 +68,21 @@ class Collective:
     wire: Polynomial
 
 
-@dataclass(frozen=True, slots=True)
-class Flops:
-    """Multiply-adds counted as two. count: what the maths needs; recomputed: what a kernel repeats on top.
+class Flops(NamedTuple):
+    """Multiply-adds counted as two. needed: what the maths needs; recomputed: what a kernel repeats on top.
 
     attention: causality spares half of it in the model's own count. skips_masked: and in what the kernel runs.
     """
 
     op: str
     phase: Phase
-    count: Polynomial
+    needed: Polynomial
     recomputed: Polynomial
     attention: bool = False
     skips_masked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FusedCall:
+class FusedCall(NamedTuple):
     """The dims that a fused attention kernel was called with."""
 
     query: tuple[str, ...]
@@ -239,10 +235,10 @@ class Machine:
         self.timeline.events.append(Event("work", None, self.phase, self.op, work=tuple(sizes.items())))
 
     def flops(
-        self, count: Polynomial, recomputed: Polynomial = ZERO, attention: bool = False, skips_masked: bool = False
+        self, needed: Polynomial, recomputed: Polynomial = ZERO, attention: bool = False, skips_masked: bool = False
     ) -> None:
         """Record the multiply-adds (counted as two) of the running op."""
-        self.timeline.flops.append(Flops(self.op, self.phase, count, recomputed, attention, skips_masked))
+        self.timeline.flops.append(Flops(self.op, self.phase, needed, recomputed, attention, skips_masked))
 
     def is_contiguous(self, tensor: Tensor) -> bool:
         """Whether the tensor lies row-major without gaps."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from operator import mul
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, NamedTuple, TYPE_CHECKING
 
 from mla_cost.engine import Collective, Event, Timeline
 from mla_cost.polynomial import ZERO, Polynomial, total
@@ -29,8 +28,7 @@ class FenceError(OverflowError):
     """A byte count could reach 2^53, where not every evaluator is exact any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """The live bytes right after an event."""
 
     event: int
@@ -40,8 +38,7 @@ class Moment:
 NEVER = Moment(-1, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(NamedTuple):
     """One run through the events: where the most is alive in each phase, and what is alive between them."""
 
     forward: Moment
@@ -54,8 +51,7 @@ class Walk:
         return self.backward if self.backward.bytes > self.forward.bytes else self.forward
 
 
-@dataclass(frozen=True, slots=True)
-class _Tape:
+class _Tape(NamedTuple):
     """The allocations and frees that one point of view counts, ready to be summed: what, sign, event number."""
 
     sizes: tuple[int, ...]
@@ -203,17 +199,17 @@ def collectives(timeline: Timeline, phase: str) -> list[Collective]:
 
 def flops(timeline: Timeline, phase: str) -> Polynomial:
     """Flops that the maths needs in a phase, attention as a full square."""
-    return total(f.count for f in timeline.flops if f.phase == phase)
+    return total(f.needed for f in timeline.flops if f.phase == phase)
 
 
 def attention_flops(timeline: Timeline, phase: str) -> Polynomial:
     """The part of `flops` that a causal mask halves."""
-    return total(f.count for f in timeline.flops if f.phase == phase and f.attention)
+    return total(f.needed for f in timeline.flops if f.phase == phase and f.attention)
 
 
 def skipped_flops(timeline: Timeline, phase: str) -> Polynomial:
     """The attention flops, repeats included, of kernels that skip masked blocks: causality halves what they run."""
-    return total(f.count + f.recomputed for f in timeline.flops if f.phase == phase and f.skips_masked)
+    return total(f.needed + f.recomputed for f in timeline.flops if f.phase == phase and f.skips_masked)
 
 
 def repeated_flops(timeline: Timeline, phase: str) -> Polynomial:
@@ -226,8 +222,7 @@ def parameters(timeline: Timeline) -> Polynomial:
     return total(parameter.size for parameter in timeline.parameters)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A moment that can be the peak, as a polynomial of live bytes."""
 
     event: int

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
+
 from functools import lru_cache
 
 from mla_cost.cost import Key, timeline
@@ -15,8 +16,7 @@ from mla_cost.resolve import Illegal, Point
 from mla_cost.workspace import kinds_of
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(NamedTuple):
     """The figures of `layers` equal blocks at a point, for one family's kernel workspace. All bytes, one rank.
 
     seen: as torch's dispatcher shows one block. allocated: as an allocator does, without the parameters.
@@ -115,12 +115,12 @@ def _figures(point: Point, at: Evaluation, kinds: frozenset[str], layers: int) -
 
 @lru_cache(maxsize=4096)
 def _inner_key(key: Key) -> Key:
-    return replace(key, input_held=False)
+    return key._replace(input_held=False)
 
 
 def _inner(point: Point) -> Point:
     """A block whose input nobody else holds: every block of a stack but the first."""
-    return replace(point, key=_inner_key(point.key))
+    return point._replace(key=_inner_key(point.key))
 
 
 def _stack_peak(first: Walk, inner: Walk, kept: int, layers: int) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mla_cost.config import DeviceConfig, ModelConfig, ReserveItem
 from mla_cost.errors import InputError, nearest, shown
-from mla_cost.evaluate import Evaluation
-from mla_cost.figures import Figures, evaluation, fused_shape
+from mla_cost.cost import form_of
+from mla_cost.figures import Figures, evaluation
 from mla_cost.kernels import KERNELS
 from mla_cost.program import Kernel, Limit
 from mla_cost.resolve import Illegal, Point, resolve
@@ -83,58 +83,56 @@ def _gib(amount: int) -> str:
 # ---- fused kernels
 
 
-def _widths(point: Point, at: Evaluation) -> tuple[int, int]:
-    shape = fused_shape(point.key.facts, at.account.timeline.fused_calls[0], dict(at.values))
-    return shape.qk, shape.v
+def _widths(point: Point) -> tuple[int, int]:
+    """The widths of one head that the kernel sees, padding included."""
+    form, size = form_of(point.key.form), point.key.facts.size
+    qk = size(point.key.facts.present(form.qk)).at(point.values)
+    return qk, qk if point.key.value_padding != "none" else size(form.value).at(point.values)
 
 
 def _untrainable(it: Figures, device: DeviceConfig) -> str:
     """Why no implementation of the kernel trains these widths here; empty where one does."""
     kernel = it.point.kernel
-    if not kernel.fused:
-        return ""
-    qk, v = _widths(it.point, it.at)
-    if _trainer(kernel, device, qk, v):
+    if not kernel.fused or _trainer(it.point, device):
         return ""
     looked = [limit for limit in kernel.limits if device.arch in limit.archs]
     if not looked:
         return f"{kernel.name} does not exist on {device.name} ({device.arch})"
     names = "; ".join(f"{limit.implementation} ({limit.source})" for limit in looked)
+    qk, v = _widths(it.point)
     return f"no {kernel.name} kernel trains {qk}/{v}-wide heads on {device.arch}; looked at {names}"
 
 
-def _trainer(kernel: Kernel, device: DeviceConfig, qk: int, v: int) -> Limit | None:
-    return next((limit for limit in kernel.limits if limit.trains(device.arch, qk, v)), None)
+def _trainer(point: Point, device: DeviceConfig) -> Limit | None:
+    qk, v = _widths(point)
+    return next((limit for limit in point.kernel.limits if limit.trains(device.arch, qk, v)), None)
 
 
-def fused_options(model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings) -> tuple[FusedOption, ...]:
+def fused_options(
+    model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings
+) -> tuple[FusedOption, ...]:
     """The fused kernels that can train this form on this device, each with what one block saves under it.
 
-    Every kernel is tried with its own value padding first, then with the others.
+    A kernel is tried with its own value padding first; the first that trains is the one that is told.
     """
-    found: dict[tuple[str, str], FusedOption] = {}
-    for kernel in KERNELS.values():
-        if kernel.fused and any(device.arch in limit.archs for limit in kernel.limits):
-            for padding in dict.fromkeys((kernel.value_padding, "none", "qk")):
-                option = _fused_option(model, device, form, settings, kernel, padding)
-                if option is not None:
-                    found.setdefault((option.kernel, option.value_padding), option)
-    return tuple(found.values())
+    found = (_fused_option(model, device, form, settings, kernel) for kernel in KERNELS.values() if kernel.fused)
+    return tuple(option for option in found if option is not None)
 
 
 def _fused_option(
-    model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings, kernel: Kernel, padding: str
+    model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings, kernel: Kernel
 ) -> FusedOption | None:
-    asked = settings.model_copy(update={"kernel": kernel.name, "value_padding": padding})
-    try:
-        point = resolve(model, form, asked)
-        at = evaluation(point)
-    except Illegal:
-        return None
-    limit = _trainer(kernel, device, *_widths(point, at))
-    if limit is None:
-        return None
-    return FusedOption(kernel.name, point.key.value_padding, limit.implementation, at.saved_bytes(), limit.source)
+    for padding in dict.fromkeys((kernel.value_padding, "none", "qk")):
+        asked = settings.model_copy(update={"kernel": kernel.name, "value_padding": padding})
+        try:
+            point = resolve(model, form, asked)
+            limit = _trainer(point, device)
+            if limit is not None:
+                saved = evaluation(point).saved_bytes()
+                return FusedOption(kernel.name, point.key.value_padding, limit.implementation, saved, limit.source)
+        except Illegal:
+            continue
+    return None
 
 
 def softmax_workspace_words(device: DeviceConfig) -> str:

@@ -108,10 +108,19 @@ ONE = Polynomial.constant(1)
 
 def product(factors: Iterable[Polynomial]) -> Polynomial:
     """The product of the factors, one where there are none."""
-    result = ONE
+    terms: dict[Monomial, int] = {(): 1}
     for factor in factors:
-        result = result * factor
-    return result
+        grown: dict[Monomial, int] = {}
+        for left, first in terms.items():
+            for right, second in factor.terms.items():
+                monomial = left + right
+                grown[monomial] = grown.get(monomial, 0) + first * second
+        terms = grown
+    sorted_terms: dict[Monomial, int] = {}
+    for monomial, value in terms.items():
+        key = tuple(sorted(monomial))
+        sorted_terms[key] = sorted_terms.get(key, 0) + value
+    return Polynomial(sorted_terms)
 
 
 def total(parts: Iterable[Polynomial]) -> Polynomial:

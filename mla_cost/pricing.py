@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -251,7 +250,9 @@ def _sends_more_than_baseline(it: Figures) -> bool:
     declared = form_of(defaults.BASELINE)
     if it.point.scheme.name == declared.scheme or not it.point.scheme.divides_heads:
         return False
-    run = timeline(replace(it.point.key, form=declared.name, scheme=declared.scheme, kernel=defaults.ATTENTION_KERNEL))
+    run = timeline(
+        it.point.key._replace(form=declared.name, scheme=declared.scheme, kernel=defaults.ATTENTION_KERNEL)
+    )
     return _sent(it.at.account.timeline, it) > _sent(run, it)
 
 

@@ -19,31 +19,28 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
 class ProgramError(ValueError):
     """A declaration that does not parse; quotes the line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """A name that an op binds, and its last dim where the op needs it."""
 
     name: str
     dim: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A weight and its dims."""
 
     name: str
     dims: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(NamedTuple):
     """results = op "words" arguments."""
 
     results: tuple[Result, ...]
@@ -52,30 +49,26 @@ class Op:
     arguments: tuple[str | Parameter, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """A point where a scheme may move what these names hold."""
 
     tag: str
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(NamedTuple):
     """Names that end here."""
 
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Return:
+class Return(NamedTuple):
     """What a piece gives back; all its other names end."""
 
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class If:
+class If(NamedTuple):
     """A choice on a fact or a setting. value None: a fact."""
 
     name: str
@@ -89,8 +82,7 @@ Statement = Op | Exchange | Drop | Return | If
 Block = tuple[Statement, ...]
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A named function of the program text."""
 
     name: str
@@ -98,8 +90,7 @@ class Piece:
     body: Block
 
 
-@dataclass(frozen=True)
-class Requirement:
+class Requirement(NamedTuple):
     """A condition for a program to exist. message may use the names of all values, e.g. `{heads}`.
 
     kind `divides`: `what` must be a multiple of `by`; `at_most`: `what` <= `by`. Both name settings or dims.
@@ -115,7 +106,7 @@ class Requirement:
 class Form:
     """The maths of the block. text: its pieces, of which `forward` is the block; scheme: the one it usually runs with.
 
-    shared_key: all heads attend to one key.
+    shared_key: all heads attend to one key. qk, value: the widths of a head that attention sees.
     """
 
     name: str
@@ -125,6 +116,8 @@ class Form:
     source: str
     known_as: str = ""
     shared_key: bool = False
+    qk: str = "k+r"
+    value: str = "v"
 
     @cached_property
     def pieces(self) -> Mapping[str, Piece]:
@@ -137,8 +130,7 @@ class Form:
         return frozenset(_points(block.body for block in self.pieces.values()))
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """A form and a scheme that together bear a name of their own."""
 
     name: str
@@ -168,8 +160,7 @@ class Scheme:
         return not {"heads_out", "own_heads"}.isdisjoint(self.moves.values())
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(NamedTuple):
     """Where one implementation of a kernel trains, forward and backward.
 
     archs: device architectures. max_qk, max_v: widths of one head in elements, None without a limit.
@@ -202,8 +193,7 @@ class Limit:
         return (self.max_qk is None or qk <= self.max_qk) and (self.max_v is None or v <= self.max_v)
 
 
-@dataclass(frozen=True)
-class FusedShape:
+class FusedShape(NamedTuple):
     """Sizes of one call of a fused kernel, for what it holds inside: batch, heads, positions, widths."""
 
     batch: int

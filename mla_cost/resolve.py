@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mla_cost.config import ModelConfig
 from mla_cost.cost import Key, form_of
@@ -21,8 +20,7 @@ class Illegal(ValueError):
     """No program exists for this point; the text says why and names the way out."""
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """A point resolved to the key of its program and the values of its symbols."""
 
     form: str

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple
 
 SCHEMA = "mla-cost/plan/1"
 Status = Literal["fits", "tight", "oom", "unsupported", "illegal"]
 
 
-@dataclass(frozen=True)
-class TensorCost:
+class TensorCost(NamedTuple):
     """One storage. Equal `storage` numbers share bytes; `formula` gives the bytes from the symbols of `dims`."""
 
     name: str
@@ -26,8 +25,7 @@ class TensorCost:
     formula: str
 
 
-@dataclass(frozen=True)
-class Breakdown:
+class Breakdown(NamedTuple):
     """A part of a total. counted: follows from the program; budgeted: a stated allowance."""
 
     name: str
@@ -35,16 +33,14 @@ class Breakdown:
     basis: Literal["counted", "budgeted"]
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(NamedTuple):
     """When something happens: the phase and the op that runs."""
 
     phase: str
     op: str
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """Bytes on one rank; what each figure counts is in docs/notation.md. None where no program exists."""
 
     saved_bytes: int | None = None
@@ -77,16 +73,14 @@ class CollectiveCost:
     wire_bytes: int
 
 
-@dataclass(frozen=True)
-class Traffic:
+class Traffic(NamedTuple):
     """Sums over the collectives of one phase."""
 
     payload_bytes: int | None = None
     wire_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class Communication:
+class Communication(NamedTuple):
     """What one rank hands to collectives and sends."""
 
     forward: Traffic = Traffic()
@@ -94,24 +88,21 @@ class Communication:
     collectives: tuple[CollectiveCost, ...] = ()
 
 
-@dataclass(frozen=True)
-class FlopCount:
+class FlopCount(NamedTuple):
     """Multiply-adds counted as two. model: causal attention counts half; executed: what the kernel runs."""
 
     model: int | None = None
     executed: int | None = None
 
 
-@dataclass(frozen=True)
-class Flops:
+class Flops(NamedTuple):
     """Flops of one rank by phase."""
 
     forward: FlopCount = FlopCount()
     backward: FlopCount = FlopCount()
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """What one group of tensors adds against the baseline form."""
 
     tensor: str
@@ -120,8 +111,7 @@ class Difference:
     allocated_peak_delta_bytes: int
 
 
-@dataclass(frozen=True)
-class Basis:
+class Basis(NamedTuple):
     """One item of a verdict's arithmetic, with where it comes from."""
 
     name: str
@@ -129,8 +119,7 @@ class Basis:
     source: str
 
 
-@dataclass(frozen=True)
-class FusedOption:
+class FusedOption(NamedTuple):
     """A fused kernel that can train this form on this device, and what the block saves under it."""
 
     kernel: str
@@ -140,8 +129,7 @@ class FusedOption:
     source: str
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Whether the priced scope fits, and the arithmetic behind it."""
 
     status: Status
@@ -154,8 +142,7 @@ class Verdict:
     fused_kernels: tuple[FusedOption, ...] = ()
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """One device, form, scheme, kernel and profile."""
 
     device: str | None
@@ -181,12 +168,15 @@ class Plan:
 
     inputs: Mapping[str, Any]
     results: tuple[Result, ...]
-    schema: str = field(default=SCHEMA)
+    schema: str = SCHEMA
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object as plain dicts and lists."""
-        data = asdict(self)
-        return {"schema": data.pop("schema"), **data}
+        return {
+            "schema": self.schema,
+            "inputs": _plain(self.inputs),
+            "results": [_plain(result) for result in self.results],
+        }
 
     def to_json(self, indent: int | None = 2) -> str:
         """The JSON text that `mla-cost plan --format json` prints."""
@@ -221,3 +211,14 @@ class Plan:
         from mla_cost.views.table import plan_html
 
         return plan_html(self)
+
+
+def _plain(value: Any) -> Any:
+    """Records as dicts, sequences as lists, all the way down."""
+    if isinstance(value, CollectiveCost):
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: _plain(item) for name, item in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

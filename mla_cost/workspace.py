@@ -5,11 +5,11 @@ Eager softmax: the rule records three sizes where they arise, and a family says 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class SoftmaxWorkspace:
+
+class SoftmaxWorkspace(NamedTuple):
     """The recorded sizes that a family's softmax kernels allocate.
 
     strided_input: forward copies a strided input. gradient_times_output: backward forms that product first.

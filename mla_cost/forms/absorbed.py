@@ -8,6 +8,8 @@ FORM = Form(
     title="the key up-projection folded into the query, one shared key of latent width",
     scheme="latent-gather",
     shared_key=True,
+    qk="d_c+r",
+    value="d_c",
     source="arXiv 2405.04434 (DeepSeek-V2), section 2.1.2",
     text=QUERY + LATENT + """
 forward(x):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from mla_cost.engine import Machine, Tensor
 from mla_cost.program import Result
@@ -16,8 +17,7 @@ from mla_cost.rules.rope import rope
 from mla_cost.rules.softmax import softmax
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One op with its operands. label: what its first result is called in tables."""
 
     machine: Machine

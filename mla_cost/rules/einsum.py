@@ -8,15 +8,15 @@ Source: aten/src/ATen/native/Linear.cpp, `einsum` and `sumproduct_pair`, pytorch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
+
 
 from mla_cost.engine import Gradients, Machine, Tensor
 from mla_cost.layout import Axes, Axis, can_view, like
 from mla_cost.polynomial import Polynomial
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     """Letters of one product. Letters whose dim has size one count as right-only, as in torch."""
 
     left: str
