@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -86,7 +87,7 @@ def test_merges(drawn):
 def test_can_view(drawn, data):
     facts, axes, tensor = drawn
     bounds = sorted(data.draw(st.sets(st.integers(1, len(axes)), max_size=3)) | {0, len(axes)})
-    spans = list(zip(bounds, bounds[1:], strict=False))
+    spans = list(pairwise(bounds))
     shape = [tensor.shape[first:last].numel() for first, last in spans]
     assert can_view(facts, [axes[first:last] for first, last in spans]) == is_view(tensor, shape)
 
