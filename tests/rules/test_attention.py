@@ -88,8 +88,15 @@ def test_eager_with_a_shared_key(base, kernel, settings):
 
 
 @each_value(*FEW)
-@pytest.mark.parametrize("padding", ["none", "qk"])
-@pytest.mark.parametrize("kernel", ["flash", "mem-efficient", "npu-fusion"])
+@pytest.mark.parametrize(
+    ("kernel", "padding"),
+    [
+        (kernel.name, padding)
+        for kernel in KERNELS.values()
+        for padding in ("none", "qk")
+        if kernel.fused and (padding == "none" or kernel.pads(shared=False))
+    ],
+)
 def test_fused_with_keys_of_every_head(base, kernel, padding):
     """Against the stand-in, which states what a fused kernel saves (docs/decisions/0001)."""
     from mla_cost.reference.fused import flash_attention, npu_fusion_attention
