@@ -119,7 +119,7 @@ class _Run:
 
     def _run(self, op: Op, names: dict[str, Tensor]) -> list[Tensor]:
         given = [self._argument(argument, names) for argument in op.arguments]
-        if op.name == "parameter":
+        if op.name in {"parameter", "same"}:
             return given
         if op.name == "attend":
             return self._call(KERNELS[self.key.kernel].piece(len(given[1].axes) == 3, self.key.attention_layout), given)

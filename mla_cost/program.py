@@ -7,6 +7,7 @@ One line is one op, in the order a practitioner writes them:
     scores = einsum "sbnd,tbnd->bnst" q, key    letters stand for axes by position
     exchange query q                            a point where a scheme may move q to other ranks
     o = attend q, key, value                    a point that a kernel fills
+    w = parameter W_kv_up[n k+v d_c]            a name for a parameter; `key = same latent` a second name
     drop scores                                 the name goes; what nothing else holds is freed
     q = query x                                 a piece: its names die when it returns
     if r / if not d_q / if v_layout == view     on a fact or a setting, never on a size

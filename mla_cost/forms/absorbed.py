@@ -19,7 +19,8 @@ forward(x):
         latent, k_rope = latent x
         key = concat latent, k_rope
     else
-        key = latent x
+        latent = latent x
+        key = same latent
     exchange latent key
     w = parameter W_kv_up[n k+v d_c]
     exchange weights w

@@ -13,7 +13,7 @@ from mla_cost.reference.fused import flash_attention, npu_fusion_attention, sdpa
 from mla_cost.reference.spec import Spec
 
 # attention_layout -> letters of the scores, letters of the output
-LETTERS = {"sbnd": ("bnst", "sbnd"), "bnsd": ("bnst", "bnsd"), "bsht": ("bsnt", "bnsd")}
+LETTERS = {"sbnd": ("bnst", "sbnd"), "bnsd": ("bnst", "bnsd"), "bsht": ("bsnt", "bsnd")}
 
 
 class Eager(nn.Module):
@@ -43,15 +43,18 @@ class Eager(nn.Module):
         if self.softmax_dtype is not None:
             probs = probs.to(scores.dtype)
         out = torch.einsum(f"{score_letters},{shared}->{out_letters}", probs, value)
-        return out if out_letters == "sbnd" else out.permute(2, 0, 1, 3)
+        return out.permute(*(out_letters.index(letter) for letter in "sbnd"))
 
 
 class EagerBmm(Eager):
-    """Eager without an avoidable copy: with a shared key the probabilities of a position lie together for all heads."""
+    """Eager without an avoidable copy: with a shared key the probabilities of a position lie together for all heads.
+
+    One order of letters for each kind of key; the attention layout has no say.
+    """
 
     def letters_for(self, key: Tensor) -> tuple[str, str]:
         """Letters of the scores and of the output."""
-        return ("bsnt", "sbnd") if key.dim() == 3 else self.letters
+        return ("bsnt", "sbnd") if key.dim() == 3 else LETTERS["sbnd"]
 
 
 class Flash(nn.Module):
@@ -64,11 +67,10 @@ class Flash(nn.Module):
 
     def forward(self, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend; returns `[S b l d]`, a view of a wider output where the value was padded."""
-        width = value.size(-1)
-        if self.pads:
-            value = nn.functional.pad(value, (0, q.size(-1) - width))
-        out = self.attend(q, key, value)
-        return out[..., :width] if self.pads else out
+        width, missing = value.size(-1), q.size(-1) - value.size(-1)
+        if not self.pads or missing == 0 or key.dim() < q.dim():
+            return self.attend(q, key, value)
+        return self.attend(q, key, nn.functional.pad(value, (0, missing)))[..., :width]
 
     def attend(self, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Call the fused op on tensors as they are."""
