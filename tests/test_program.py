@@ -170,7 +170,7 @@ def test_each_form(name):
     form = form_of(name)
     assert isinstance(form, Form)
     assert "forward" in form.pieces
-    ops = set(RULES) | set(form.pieces) | {"attend", "parameter"}
+    ops = set(RULES) | set(form.pieces) | {"attend", "parameter", "same"}
     assert not unknown(form.pieces.values(), ops)
     assert form.scheme in SCHEMES
     for piece in form.pieces.values():

@@ -22,6 +22,7 @@ from mla_cost.engine import Allocation, Machine, Tensor, Timeline
 from mla_cost.rules.elementwise import multiply
 
 torch: Any = pytest.importorskip("torch")
+torch.set_num_threads(1)  # on tensors this small, threads only wait for each other
 
 Values = Mapping[str, int]
 Order = Literal["as written", "last first", "swapped"]
