@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mla_cost.rules.norm import norm
+from mla_cost.rules.norm import composite_norm, norm
 from mla_cost.rules.softmax import softmax
 from mla_cost.rules.split import split
-from tests.rules.harness import Operand, check, each_value, torch
+from tests.rules.harness import VALUES, Operand, check, each_value, torch, values
 
 
 def fused_norm(x, weight):
@@ -37,6 +37,38 @@ def test_norm_of_a_part_pins_the_whole(base):
         return [norm(machine, "normed", c, weight), rope]
 
     check(base, [Operand("x", "s b d_c+r"), Operand("g", "d_c", "parameter")], in_torch, in_rules)
+
+
+def plain_norm(x, weight):
+    """RMSNorm as torch composes it where it has no fused kernel."""
+    return torch.nn.functional.rms_norm(x, (x.size(-1),), weight, 1e-6)
+
+
+@each_value(*VALUES, values(d_c=1))
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_composite_norm(base, dtype):
+    def in_rules(machine, x, weight):
+        return composite_norm(machine, "normed", x, weight)
+
+    operands = [Operand("c", "s b d_c"), Operand("g", "d_c", "parameter")]
+    check(base, operands, lambda _, x, weight: plain_norm(x, weight), in_rules, dtype=dtype)
+
+
+@each_value()
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_composite_norm_of_a_part(base, dtype):
+    """In bf16 the fp32 copy is kept and the whole is not; in fp32 the part itself is kept and pins the whole."""
+
+    def in_torch(size, x, weight):
+        c, rope = x.split([size.d_c, size.r], -1)
+        return plain_norm(c, weight), rope
+
+    def in_rules(machine, x, weight):
+        c, rope = split(machine, x, [("c", "d_c"), ("k_rope", "r")])
+        return [composite_norm(machine, "normed", c, weight), rope]
+
+    operands = [Operand("x", "s b d_c+r"), Operand("g", "d_c", "parameter")]
+    check(base, operands, in_torch, in_rules, dtype=dtype)
 
 
 @each_value()
