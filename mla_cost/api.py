@@ -17,6 +17,8 @@ from mla_cost.settings import PlanSettings
 if TYPE_CHECKING:
     import sympy
 
+    from mla_cost.explain import Explanation
+
 NameOrNames = str | os.PathLike[str] | Sequence[str] | None
 
 
@@ -107,13 +109,41 @@ def _inputs(settings: PlanSettings, model: ModelConfig, devices: Sequence[Device
 def formula(form: str, quantity: str = "saved", **settings: Any) -> sympy.Expr:
     """The symbolic formula of a quantity, as a sympy expression over the symbols of `mla_cost.dims.SYMBOLS`.
 
-    quantity: saved, peak, payload, wire or flops (forward for the last three). settings: the variant, as
-    `mla_cost.explain.explain` takes it; by default sp > 1 with more than one head per rank, kernel eager.
+    quantity: saved, peak, payload, wire or flops. settings: the variant, as `mla_cost.explain.explain` takes it; by
+    default sp > 1 with more than one head per rank, kernel eager.
 
     >>> import mla_cost
-    >>> sorted(str(symbol) for symbol in mla_cost.formula("laga", "payload").free_symbols)
-    ['P', 'b', 'd_c', 'k', 'l', 'r', 's', 'v']
+    >>> formula = mla_cost.formula("laga", "payload")
+    >>> sorted(str(symbol) for symbol in formula.free_symbols)
+    ['P', 'S', 'b', 'd_c', 'k', 'l', 'r', 's', 'v']
     """
     from mla_cost.explain import explain
 
     return explain(form, quantity, **settings).expression()
+
+
+def explain_variant(
+    form: str, quantity: str, settings: Mapping[str, Any], one: Sequence[str], without: Sequence[str]
+) -> Explanation:
+    """The formula of a structural variant, without numbers."""
+    from mla_cost.explain import explain
+
+    checked = validated(PlanSettings, {**settings, "form": (form,)})
+    given = {name: getattr(checked, name) for name in settings if name not in {"scheme", "kernel"}}
+    return explain(form, quantity, kernel=checked.kernel, scheme=checked.scheme, one=one, without=without, **given)
+
+
+def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: Mapping[str, Any]) -> Explanation:
+    """The formula that holds for a plan, with the value of every term."""
+    from mla_cost.explain import explain_point
+    from mla_cost.figures import evaluation
+    from mla_cost.planfile import settings as read_settings
+    from mla_cost.resolve import Illegal, resolve
+
+    settings = read_settings(None, {**flags, "form": [form]}, assigned, {})
+    named("form", form, FORMS)
+    try:
+        point = resolve(model_with_dims(settings), form, settings)
+        return explain_point(point, evaluation(point).values, quantity)
+    except Illegal as error:
+        raise InputError(str(error)) from None

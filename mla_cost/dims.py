@@ -5,7 +5,7 @@ s, P and l (or n, where no scheme divides the heads) are base symbols; S = s*P a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from mla_cost.polynomial import Polynomial, product, total
@@ -145,3 +145,26 @@ def facts_of(base: Mapping[str, int], heads_divided: bool) -> Facts:
     counted = ["P", "s", "b", "l" if heads_divided else "n", "h", "d_q", "d_c", "k", "r", "v", "r_half"]
     ones = frozenset(name for name in counted if base[name] == 1)
     return facts(ones, frozenset(name for name in ("d_q", "r") if base[name] == 0), heads_divided)
+
+
+def declared(names: Iterable[str]) -> tuple[str, ...]:
+    """Dims (or the symbols of a monomial) as formulas print them: S and n where P meets s and l, in declared order."""
+    found = list(names)
+    for local, whole in (("s", "S"), ("l", "n")):
+        while "P" in found and local in found:
+            found.remove("P")
+            found.remove(local)
+            found.append(whole)
+    order = {name: at for at, name in enumerate(SYMBOLS)}
+    return tuple(sorted(found, key=lambda name: order.get(name, len(order))))
+
+
+def product_text(factors: Sequence[str]) -> str:
+    """Factors as a product: numbers, symbols with powers, sums in brackets."""
+    powers = {factor: factors.count(factor) for factor in factors}
+    return "*".join(_power(factor, count) for factor, count in powers.items())
+
+
+def _power(factor: str, count: int) -> str:
+    text = f"({factor})" if "+" in factor or "-" in factor else factor
+    return text if count == 1 else f"{text}^{count}"

@@ -58,12 +58,17 @@ class Event(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """One call of a collective. payload: bytes of the tensor handed over; wire: bytes this rank sends."""
+    """One call of a collective. payload: bytes of the tensor handed over; wire: bytes this rank sends.
+
+    handed: its dims. piece: dims of what goes to each of the other ranks, so wire is (P-1) pieces.
+    """
 
     kind: str
     tensor: str
     phase: Phase
     dtype: str
+    handed: tuple[str, ...]
+    piece: tuple[str, ...]
     payload: Polynomial
     wire: Polynomial
 

@@ -22,14 +22,14 @@ def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it
     visible = device.visible_bytes
     required = it.allocated_peak_bytes + settings.other_memory
     usable = visible.integer - sum(item.bytes for item in reserve)
-    status, reason = _status(it, device, required, usable)
+    options = fused_options(model, device, it.point.form, settings)
+    status, reason = _status(it, device, required, usable, options)
     basis = (
         Basis("allocated peak", it.allocated_peak_bytes, "counted"),
         Basis("other memory", int(settings.other_memory), "set with --other-memory"),
         Basis("visible memory", visible.integer, _cited(device, visible.source, visible.note)),
         *(Basis(f"reserve: {item.name}", -item.bytes, item.source) for item in reserve),
     )
-    options = fused_options(model, device, it.point.form, settings)
     return Verdict(status, required, usable, usable - required, reason, basis, (), options)
 
 
@@ -63,21 +63,23 @@ def _reserve_item(device: DeviceConfig, item: ReserveItem, settings: PlanSetting
     return Basis(item.name, item.bytes_for(settings.sp), _cited(device, item.source, note))
 
 
-def _status(it: Figures, device: DeviceConfig, required: int, usable: int) -> tuple[Status, str]:
+def _status(
+    it: Figures, device: DeviceConfig, required: int, usable: int, options: tuple[FusedOption, ...]
+) -> tuple[Status, str]:
     missing = _untrainable(it, device)
     if missing:
-        return "unsupported", missing
+        return "unsupported", f"{missing}; {_what_trains(options)}"
     what, fits = ("one block", "fits") if it.layers == 1 else (f"{it.layers} blocks", "fit")
     headroom = usable - required
     if headroom < 0:
-        return "oom", f"{what}: {_gib(-headroom)} short"
+        return "oom", f"{what} {_size(-headroom)} short"
     if headroom * TIGHT < usable:
-        return "tight", f"{what} {fits} with {_gib(headroom)} left, under {100 // TIGHT} %"
-    return "fits", f"{what} {fits}, {_gib(headroom)} left"
+        return "tight", f"{what} {fits}, only {_size(headroom)} left"
+    return "fits", f"{what} {fits}, {_size(headroom)} left"
 
 
-def _gib(amount: int) -> str:
-    return f"{amount / 2**30:.2f} GiB"
+def _size(amount: int) -> str:
+    return f"{amount / 2**30:.1f} GiB" if amount >= 2**30 else f"{amount / 2**20:.1f} MiB"
 
 
 # ---- fused kernels
@@ -101,6 +103,12 @@ def _untrainable(it: Figures, device: DeviceConfig) -> str:
     names = "; ".join(f"{limit.implementation} ({limit.source})" for limit in looked)
     qk, v = _widths(it.point)
     return f"no {kernel.name} kernel trains {qk}/{v}-wide heads on {device.arch}; looked at {names}"
+
+
+def _what_trains(options: tuple[FusedOption, ...]) -> str:
+    """The way out: what trains this form on this device."""
+    names = [f"{o.kernel} with value_padding {o.value_padding} ({o.implementation})" for o in options]
+    return f"what trains it here: {', '.join(names)}" if names else "no fused kernel trains it here; eager kernels do"
 
 
 def _trainer(point: Point, device: DeviceConfig) -> Limit | None:

@@ -10,6 +10,7 @@ from mla_cost import defaults, evaluate, fit
 from mla_cost.compare import compare
 from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.cost import form_of, timeline
+from mla_cost.dims import declared, product_text
 from mla_cost.engine import DTYPE_BYTES, Allocation, Timeline
 from mla_cost.figures import Figures, figures
 from mla_cost.forms import FORMS
@@ -189,8 +190,7 @@ def _texts(run: Timeline) -> tuple[tuple[Allocation, str, str], ...]:
 
 def byte_formula(allocation: Allocation) -> str:
     """The bytes of a storage from the symbols of its dims: 2*S*b*l*(k+r)."""
-    factors = [f"({dim})" if "+" in dim else dim for dim in allocation.dims]
-    return "*".join([str(DTYPE_BYTES[allocation.dtype]), *factors])
+    return product_text((str(DTYPE_BYTES[allocation.dtype]), *declared(allocation.dims)))
 
 
 # ---- communication and flops

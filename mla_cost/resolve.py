@@ -38,7 +38,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings) -> Point:
         InputError: a name that does not exist. Illegal: names that exist but make no program together.
 
     """
-    scheme = _scheme(form, settings.scheme)
+    scheme = scheme_of(form, settings.scheme)
     kernel = named("kernel", settings.kernel, KERNELS)
     values = symbol_values(model, settings)
     _require(scheme, values)
@@ -72,7 +72,13 @@ def named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
     return known[name]
 
 
-def _scheme(form: str, wanted: str | None) -> Scheme:
+def scheme_of(form: str, wanted: str | None) -> Scheme:
+    """The scheme asked for, or the form's own.
+
+    Raises:
+        InputError: an unknown name. Illegal: a scheme that moves what the form never makes.
+
+    """
     declared = named("form", form, FORMS)
     scheme: Scheme = named("scheme", wanted or declared.scheme, SCHEMES)
     if isinstance(declared, Pair) and scheme.name != declared.scheme:

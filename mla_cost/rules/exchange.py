@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from mla_cost.engine import DTYPE_BYTES, Collective, Gradients, Machine, Tensor
 from mla_cost.layout import Axis, can_view, contiguous, unfolded
-from mla_cost.polynomial import ONE, Polynomial
+from mla_cost.polynomial import ONE
 
 Move = Callable[[Machine, str, Tensor], Tensor]
 
@@ -70,14 +70,14 @@ def _heads_in(machine: Machine, label: str, tensor: Tensor) -> Tensor:
 def _gather(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     send = _row_major(machine, f"{label} send buffer", tensor)
     gathered = machine.new(label, tuple("S" if dim == "s" else dim for dim in tensor.dims), tensor.dtype)
-    _record(machine, "all_gather", label, send, _others(machine) * _bytes(machine, send))
+    _record(machine, "all_gather", label, send, send.dims)
     return gathered
 
 
 def _reduce_scatter(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     send = _row_major(machine, f"{label} send buffer", tensor)
     scattered = machine.new(label, tuple("s" if dim == "S" else dim for dim in tensor.dims), tensor.dtype)
-    _record(machine, "reduce_scatter", label, send, _others(machine) * _bytes(machine, send).without("P"))
+    _record(machine, "reduce_scatter", label, send, scattered.dims)
     return scattered
 
 
@@ -86,17 +86,13 @@ def _row_major(machine: Machine, label: str, tensor: Tensor) -> Tensor:
 
 
 def _all_to_all(machine: Machine, label: str, buffer: Tensor) -> None:
-    _record(machine, "all_to_all", label, buffer, _others(machine) * _bytes(machine, buffer).without("P"))
+    _record(machine, "all_to_all", label, buffer, tuple(dim for dim in buffer.dims if dim != "P"))
 
 
-def _record(machine: Machine, kind: str, label: str, handed: Tensor, wire: Polynomial) -> None:
-    payload = _bytes(machine, handed)
-    machine.timeline.collectives.append(Collective(kind, label, machine.phase, handed.dtype, payload, wire))
-
-
-def _others(machine: Machine) -> Polynomial:
-    return machine.facts.size("P") - ONE
-
-
-def _bytes(machine: Machine, tensor: Tensor) -> Polynomial:
-    return machine.facts.elements(tensor.dims) * DTYPE_BYTES[tensor.dtype]
+def _record(machine: Machine, kind: str, label: str, handed: Tensor, piece: tuple[str, ...]) -> None:
+    """Every rank sends one piece to each of the other ranks."""
+    width, size = DTYPE_BYTES[handed.dtype], machine.facts.elements
+    wire = size(piece) * (machine.facts.size("P") - ONE) * width
+    machine.timeline.collectives.append(
+        Collective(kind, label, machine.phase, handed.dtype, handed.dims, piece, size(handed.dims) * width, wire)
+    )

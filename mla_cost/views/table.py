@@ -23,7 +23,7 @@ LEFT_OUT = (
 )
 COLUMNS = (
     "GiB on one rank. saved: kept between forward and backward. peak: live tensors with input, output and their "
-    "gradients. allocated: that plus weights, their gradients and kernel workspace. sent: wire bytes, MiB."
+    "gradients. allocated: that plus weights, their gradients and kernel workspace. fwd, bwd: MiB sent."
 )
 
 
@@ -32,7 +32,7 @@ def plan_table(plan: Plan) -> RenderableType:
     parts: list[RenderableType] = [Text(_heading(plan)), Text(COLUMNS, style="dim")]
     for device, results in _by_device(plan):
         parts += [Text(""), Text(_device_line(plan, device, results), style="bold"), _verdicts(results)]
-        parts += [Text(f"{result.form}: {result.verdict.reason}") for result in results if _refused(result)]
+        parts += [_item(r.form, r.verdict.reason) for r in results if r.verdict is not None and _refused(r)]
     parts += [Text(""), *_drivers(plan)]
     parts += [Text(""), *_fused(plan), Text(""), *_small_print(plan)]
     return Group(*parts)
@@ -94,9 +94,9 @@ def _refused(result: Result) -> bool:
 
 
 def _verdicts(results: Iterable[Result]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("form", no_wrap=True)
-    for name in ("saved", "peak", "allocated", "sent fwd", "sent bwd"):
+    for name in ("saved", "peak", "allocated", "fwd", "bwd"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", overflow="fold")
     for result in results:
@@ -117,6 +117,8 @@ def _verdict(result: Result) -> Text:
     verdict = result.verdict
     if verdict is None:
         return Text("-")
+    if verdict.status == "fits":
+        return Text(verdict.reason, STYLES["fits"])
     reason = "see below" if _refused(result) else verdict.reason
     return Text.assemble((verdict.status, STYLES[verdict.status]), f": {reason}")
 
@@ -131,7 +133,7 @@ def _drivers(plan: Plan) -> Iterator[RenderableType]:
         return
     yield Text("Largest tensors at the peak (GiB; * saved for backward)", style="bold")
     for result in priced:
-        yield Text(f"  {result.form}: {_largest(result.memory.tensors)}")
+        yield _item(result.form, _largest(result.memory.tensors))
     compared = [result for result in priced if any(_changes(result))]
     if compared:
         where = f" on {device}" if device else ""
@@ -139,6 +141,15 @@ def _drivers(plan: Plan) -> Iterator[RenderableType]:
         yield Text(f"Against {_baseline(priced)}, one block{where} (GiB: saved, at the allocated peak)", style="bold")
         for result in compared:
             yield _comparison(result)
+
+
+def _item(name: str, text: str) -> RenderableType:
+    """A line of a list: the name, then the text in a column of its own."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True, min_width=10)
+    table.add_column()
+    table.add_row(f"  {name}", text)
+    return table
 
 
 def _baseline(results: list[Result]) -> str:
@@ -178,7 +189,7 @@ def _fused(plan: Plan) -> Iterator[RenderableType]:
         return
     yield Text("Fused kernels that would train it, and what one block saves under them", style="bold")
     for device, result in rows:
-        yield Text(f"  {device} {result.form}: {_options(result)}")
+        yield _item(f"{device} {result.form}", _options(result))
 
 
 def _options(result: Result) -> str:
