@@ -28,6 +28,7 @@ class Key(NamedTuple):
     attention_layout: str = "sbnd"
     softmax_dtype: str = "activation"
     mask: str = "none"
+    norm: str = "fused"
     input_held: bool = True
 
     def settings(self) -> dict[str, str]:
@@ -37,6 +38,7 @@ class Key(NamedTuple):
             "value_padding": self.value_padding,
             "softmax_dtype": self.softmax_dtype,
             "mask": self.mask,
+            "norm": self.norm,
         }
 
 

@@ -106,6 +106,7 @@ def _settings(settings: PlanSettings, point: Point) -> dict[str, Any]:
         "attention_layout": key.attention_layout,
         "softmax_dtype": key.softmax_dtype,
         "mask": key.mask,
+        "norm": key.norm,
         "remat": settings.remat,
         "causal": settings.causal,
         "layers": settings.layers,

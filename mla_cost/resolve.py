@@ -56,6 +56,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings) -> Point:
         attention_layout=settings.attention_layout,
         softmax_dtype="activation" if settings.softmax_dtype == settings.dtype else settings.softmax_dtype,
         mask="none" if kernel.fused else settings.mask,
+        norm=settings.norm,
     )
     return Point(form, scheme, kernel, key, base, matters and "value" in form_of(form).points)
 

@@ -43,6 +43,7 @@ class PlanSettings(BaseModel):
     attention_layout: Literal["sbnd", "bsht", "bnsd"] = "sbnd"
     softmax_dtype: Literal["activation", "fp32"] = "activation"
     mask: Literal["none", "tensor"] = "none"
+    norm: Literal["fused", "composite"] = "fused"
     causal: bool = True
     remat: Literal["none"] = "none"
     profile: Literal["reference"] = "reference"

@@ -12,7 +12,7 @@ from mla_cost.rules import elementwise, exchange, split
 from mla_cost.rules.attention import Kept, fused_attention
 from mla_cost.rules.einsum import einsum
 from mla_cost.rules.matmul import linear
-from mla_cost.rules.norm import norm
+from mla_cost.rules.norm import composite_norm, norm
 from mla_cost.rules.rope import rope
 from mla_cost.rules.softmax import softmax
 
@@ -45,7 +45,8 @@ def _linear(call: Call, given: Tensors) -> Tensors:
 
 
 def _norm(call: Call, given: Tensors) -> Tensors:
-    return [norm(call.machine, call.label, given[0], given[1])]
+    rule = composite_norm if call.settings["norm"] == "composite" else norm
+    return [rule(call.machine, call.label, given[0], given[1])]
 
 
 def _rope(call: Call, given: Tensors) -> Tensors:
