@@ -10,6 +10,7 @@ from mla_cost.dims import Facts
 from mla_cost.engine import Machine, Tensor, Timeline
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
+from mla_cost.polynomial import Polynomial, total
 from mla_cost.program import Block, Drop, Exchange, Form, If, Op, Pair, Parameter, Piece, Result, Return
 from mla_cost.rules import RULES, Call, readable
 from mla_cost.schemes import SCHEMES
@@ -53,7 +54,14 @@ def form_of(name: str) -> Form:
 @cache
 def timeline(key: Key) -> Timeline:
     """Forward and backward of one block, compiled once per key."""
-    return _Run(key).timeline()
+    return _Run(key).timeline(backward=True)
+
+
+@cache
+def saved(key: Key) -> Polynomial:
+    """Bytes kept between forward and backward: forward alone, which is less to compile."""
+    run = _Run(key).timeline(backward=False)
+    return total(allocation.size for allocation in run.allocations if allocation.saved)
 
 
 class _Run:
@@ -67,7 +75,7 @@ class _Run:
         self.machine = Machine(key.facts, key.dtype)
         self.parameters: dict[str, Tensor] = {}
 
-    def timeline(self) -> Timeline:
+    def timeline(self, backward: bool) -> Timeline:
         machine = self.machine
         x = machine.input("x", ("s", "b", "h"))
         y = self._call(self.form.pieces["forward"], [x])[0]
@@ -78,7 +86,8 @@ class _Run:
         machine.timeline.forward_events = len(machine.timeline.events)
         machine.mark_saved(edge)
         del y
-        machine.backward(edge, lambda: machine.new("gradient of output", dims))
+        if backward:
+            machine.backward(edge, lambda: machine.new("gradient of output", dims))
         machine.closed = True
         return machine.timeline
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from mla_cost.config import DeviceConfig, ModelConfig, ReserveItem
 from mla_cost.errors import InputError, nearest, shown
-from mla_cost.cost import form_of
-from mla_cost.figures import Figures, evaluation
+from mla_cost.cost import form_of, saved
+from mla_cost.figures import Figures
 from mla_cost.kernels import KERNELS
-from mla_cost.program import Kernel, Limit
+from mla_cost.program import Kernel, Limit, ProgramError
 from mla_cost.resolve import Illegal, Point, resolve
 from mla_cost.results import Basis, FusedOption, Status, Verdict
 from mla_cost.settings import PlanSettings
@@ -136,9 +136,9 @@ def _fused_option(
             point = resolve(model, form, asked)
             limit = _trainer(point, device)
             if limit is not None:
-                saved = evaluation(point).saved_bytes()
-                return FusedOption(kernel.name, point.key.value_padding, limit.implementation, saved, limit.source)
-        except Illegal:
+                amount = saved(point.key).at(point.values)
+                return FusedOption(kernel.name, point.key.value_padding, limit.implementation, amount, limit.source)
+        except (Illegal, ProgramError):
             continue
     return None
 

@@ -17,9 +17,9 @@ One line is one op, in the order a practitioner writes them:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 
@@ -103,8 +103,7 @@ class Requirement(NamedTuple):
     message: str
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """The maths of the block. text: its pieces, of which `forward` is the block; scheme: the one it usually runs with.
 
     shared_key: all heads attend to one key. qk, value: the widths of a head that attention sees.
@@ -120,15 +119,15 @@ class Form:
     qk: str = "k+r"
     value: str = "v"
 
-    @cached_property
+    @property
     def pieces(self) -> Mapping[str, Piece]:
         """The pieces by name."""
         return parse(self.text)
 
-    @cached_property
+    @property
     def points(self) -> frozenset[str]:
         """The tags that a scheme can move."""
-        return frozenset(_points(block.body for block in self.pieces.values()))
+        return _points_of(self.text)
 
 
 class Pair(NamedTuple):
@@ -145,8 +144,7 @@ class Pair(NamedTuple):
 Move = Literal["heads_out", "heads_in", "gather", "own_heads"]
 
 
-@dataclass(frozen=True)
-class Scheme:
+class Scheme(NamedTuple):
     """What crosses ranks, and where: a move for each tag. Nothing moves on one rank."""
 
     name: str
@@ -155,7 +153,7 @@ class Scheme:
     requires: tuple[Requirement, ...]
     source: str
 
-    @cached_property
+    @property
     def divides_heads(self) -> bool:
         """Whether each rank computes its own heads only."""
         return not {"heads_out", "own_heads"}.isdisjoint(self.moves.values())
@@ -212,8 +210,7 @@ def no_workspace(shape: FusedShape) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(NamedTuple):
     """How softmax(q k) v is executed. text and shared_text: pieces for per-head keys and for one shared key."""
 
     name: str
@@ -223,8 +220,8 @@ class Kernel:
     fused: bool
     limits: tuple[Limit, ...]
     source: str
-    layouts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    shared_layouts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    layouts: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    shared_layouts: Mapping[str, Mapping[str, str]] = MappingProxyType({})
     value_padding: str = "none"
     shared_refusal: str = ""
     workspace: Callable[[FusedShape], int] = no_workspace
@@ -339,9 +336,14 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _points(blocks: object) -> list[str]:
+@cache
+def _points_of(text: str) -> frozenset[str]:
+    return frozenset(_points(piece.body for piece in parse(text).values()))
+
+
+def _points(blocks: Iterable[Block]) -> list[str]:
     found: list[str] = []
-    for block in blocks:  # type: ignore[attr-defined]
+    for block in blocks:
         for statement in block:
             if isinstance(statement, Exchange):
                 found.append(statement.tag)

@@ -8,7 +8,6 @@ from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -32,7 +31,8 @@ def plan_table(plan: Plan) -> RenderableType:
     parts: list[RenderableType] = [Text(_heading(plan)), Text(COLUMNS, style="dim")]
     for device, results in _by_device(plan):
         parts += [Text(""), Text(_device_line(plan, device, results), style="bold"), _verdicts(results)]
-        parts += [_item(r.form, r.verdict.reason) for r in results if r.verdict is not None and _refused(r)]
+        refused = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and _refused(r)]
+        parts += [_items(refused)] if refused else []
     parts += [Text(""), *_drivers(plan)]
     parts += [Text(""), *_fused(plan), Text(""), *_small_print(plan)]
     return Group(*parts)
@@ -132,23 +132,22 @@ def _drivers(plan: Plan) -> Iterator[RenderableType]:
     if not priced:
         return
     yield Text("Largest tensors at the peak (GiB; * saved for backward)", style="bold")
-    for result in priced:
-        yield _item(result.form, _largest(result.memory.tensors))
+    yield _items((result.form, _largest(result.memory.tensors)) for result in priced)
     compared = [result for result in priced if any(_changes(result))]
     if compared:
         where = f" on {device}" if device else ""
         yield Text("")
         yield Text(f"Against {_baseline(priced)}, one block{where} (GiB: saved, at the allocated peak)", style="bold")
-        for result in compared:
-            yield _comparison(result)
+        yield _comparison(compared)
 
 
-def _item(name: str, text: str) -> RenderableType:
-    """A line of a list: the name, then the text in a column of its own."""
+def _items(rows: Iterable[tuple[str, str]]) -> RenderableType:
+    """A list: each name, then its text in a column of its own."""
     table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True, min_width=10)
+    table.add_column(no_wrap=True)
     table.add_column()
-    table.add_row(f"  {name}", text)
+    for name, text in rows:
+        table.add_row(f"  {name}", text)
     return table
 
 
@@ -166,18 +165,19 @@ def _largest(tensors: Iterable[TensorCost]) -> str:
     return ", ".join(f"{t.name}{'*' * t.saved} {gib(t.bytes)}" for t in alive)
 
 
-def _comparison(result: Result) -> RenderableType:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(min_width=10)
-    table.add_column(min_width=24)
+def _comparison(results: Iterable[Result]) -> RenderableType:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column()
     table.add_column(justify="right")
     table.add_column(justify="right")
-    name = result.form
-    for row in result.compared_to_explicit:
-        if row.saved_delta_bytes or row.allocated_peak_delta_bytes:
-            table.add_row(name, row.tensor, signed(row.saved_delta_bytes), signed(row.allocated_peak_delta_bytes))
-            name = ""
-    return Padding(table, (0, 0, 0, 2))
+    for result in results:
+        name = f"  {result.form}"
+        for row in result.compared_to_explicit:
+            if row.saved_delta_bytes or row.allocated_peak_delta_bytes:
+                table.add_row(name, row.tensor, signed(row.saved_delta_bytes), signed(row.allocated_peak_delta_bytes))
+                name = ""
+    return table
 
 
 # ---- fused kernels and small print
@@ -188,8 +188,7 @@ def _fused(plan: Plan) -> Iterator[RenderableType]:
     if not rows:
         return
     yield Text("Fused kernels that would train it, and what one block saves under them", style="bold")
-    for device, result in rows:
-        yield _item(f"{device} {result.form}", _options(result))
+    yield _items((f"{device} {result.form}", _options(result)) for device, result in rows)
 
 
 def _options(result: Result) -> str:
