@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from typing import NamedTuple
 
 from mla_cost.polynomial import Polynomial, product, total
 
@@ -29,6 +30,17 @@ SYMBOLS: dict[str, tuple[str, str]] = {
 CONSTANTS: dict[str, int] = {"8": 8}  # widths that a kernel fixes, such as the last dim of Ascend's softmax statistics
 
 Atoms = tuple[str, ...]
+Stride = Atoms | None  # None: an expanded axis, stride zero
+
+
+class Axis(NamedTuple):
+    """One dim of a tensor and the stride along it."""
+
+    name: str
+    stride: Stride
+
+
+Layout = tuple[Axis, ...]
 
 
 class Facts:
@@ -39,7 +51,7 @@ class Facts:
     Equal facts are one object (`facts`), so what is derived from dims is worked out once.
     """
 
-    __slots__ = ("_atoms", "_elements", "heads_divided", "ones", "zeros")
+    __slots__ = ("_atoms", "_elements", "_layouts", "heads_divided", "ones", "zeros")
 
     def __init__(
         self,
@@ -52,6 +64,7 @@ class Facts:
         self.heads_divided = heads_divided
         self._atoms: dict[str, Atoms] = {}
         self._elements: dict[tuple[str, ...], Polynomial] = {}
+        self._layouts: dict[tuple[str, ...], Layout] = {}
 
     @property
     def exchanged(self) -> bool:
@@ -89,6 +102,21 @@ class Facts:
         if found is None:
             found = self._atoms[name] = tuple(factor for factor in self.factors(name) if factor not in self.ones)
         return found
+
+    def row_major(self, names: tuple[str, ...]) -> Layout:
+        """The dims with their strides where the last varies fastest."""
+        found = self._layouts.get(names)
+        if found is None:
+            found = self._layouts[names] = self._row_major(names)
+        return found
+
+    def _row_major(self, names: tuple[str, ...]) -> Layout:
+        axes: list[Axis] = []
+        inner: Atoms = ()
+        for name in reversed(names):
+            axes.append(Axis(name, inner))
+            inner = tuple(sorted(inner + self.atoms(name)))
+        return tuple(reversed(axes))
 
     def is_one(self, name: str) -> bool:
         """Whether the dim has size one."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from mla_cost.dims import Facts
@@ -21,21 +20,33 @@ Kind = Literal["activation", "parameter", "parameter_gradient"]
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
-@dataclass(slots=True)
 class Allocation:
     """One storage over its whole life: what it is, how large, and (by event number) when it was made and freed."""
 
-    number: int
-    label: str
-    dims: tuple[str, ...]
-    dtype: str
-    size: Polynomial
-    kind: Kind = "activation"
-    phase: Phase = "forward"
-    op: str = ""
-    made: int = -1
-    freed: int | None = None
-    saved: bool = False
+    __slots__ = ("dims", "dtype", "freed", "kind", "label", "made", "number", "op", "phase", "saved", "size")
+
+    def __init__(
+        self,
+        number: int,
+        label: str,
+        dims: tuple[str, ...],
+        dtype: str,
+        size: Polynomial,
+        kind: Kind = "activation",
+        phase: Phase = "forward",
+        op: str = "",
+    ) -> None:
+        self.number = number
+        self.label = label
+        self.dims = dims
+        self.dtype = dtype
+        self.size = size
+        self.kind: Kind = kind
+        self.phase: Phase = phase
+        self.op = op
+        self.made = -1
+        self.freed: int | None = None
+        self.saved = False
 
     def alive_at(self, event: int) -> bool:
         """Whether the storage is alive right after an event."""
@@ -160,26 +171,28 @@ Edge = tuple[Node, int]
 LEAF_NUMBER = 1 << 62  # torch runs AccumulateGrad nodes as soon as they are ready
 
 
-@dataclass(slots=True)
 class Leaf:
     """A tensor that gathers its gradient: a parameter or the block's input. It does not hold the tensor itself."""
 
-    name: str
-    parameter: bool
-    gradient: Tensor | None = None
+    __slots__ = ("gradient", "name", "parameter")
+
+    def __init__(self, name: str, parameter: bool) -> None:
+        self.name = name
+        self.parameter = parameter
+        self.gradient: Tensor | None = None
 
 
-@dataclass(slots=True, eq=False)
 class Timeline:
     """Everything one run of a program leaves behind."""
 
-    allocations: list[Allocation] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    collectives: list[Collective] = field(default_factory=list)
-    flops: list[Flops] = field(default_factory=list)
-    parameters: list[Allocation] = field(default_factory=list)
-    fused_calls: list[FusedCall] = field(default_factory=list)
-    forward_events: int = 0
+    def __init__(self) -> None:
+        self.allocations: list[Allocation] = []
+        self.events: list[Event] = []
+        self.collectives: list[Collective] = []
+        self.flops: list[Flops] = []
+        self.parameters: list[Allocation] = []
+        self.fused_calls: list[FusedCall] = []
+        self.forward_events = 0
 
 
 class Machine:
@@ -193,6 +206,7 @@ class Machine:
         self.op = ""
         self.closed = False
         self._nodes = 0
+        self._sizes: dict[tuple[tuple[str, ...], str], Polynomial] = {}
         self._leaves: dict[Node, Leaf] = {}
 
     # ---- tensors
@@ -206,15 +220,20 @@ class Machine:
         return self._allocate(label, axes, dtype or self.dtype)
 
     def _allocate(self, label: str, axes: Axes, dtype: str, merged: bool = False) -> Tensor:
-        size = self.facts.elements(names(axes)) * DTYPE_BYTES[dtype]
-        timeline = self.timeline
-        allocation = Allocation(
-            len(timeline.allocations), label, names(axes), dtype, size, "activation", self.phase, self.op
-        )
+        dims, timeline = names(axes), self.timeline
+        size = self.bytes_of(dims, dtype)
+        allocation = Allocation(len(timeline.allocations), label, dims, dtype, size, "activation", self.phase, self.op)
         allocation.made = len(timeline.events)
         timeline.allocations.append(allocation)
         timeline.events.append(Event("alloc", allocation, self.phase, self.op, merged=merged))
         return Tensor(Storage(self, allocation), axes, dtype, label)
+
+    def bytes_of(self, dims: tuple[str, ...], dtype: str) -> Polynomial:
+        """Bytes of a tensor with these dims."""
+        known = self._sizes.get((dims, dtype))
+        if known is None:
+            known = self._sizes[dims, dtype] = self.facts.elements(dims) * DTYPE_BYTES[dtype]
+        return known
 
     def freed(self, allocation: Allocation, merged: bool = False) -> None:
         """Record the end of a storage."""

@@ -7,21 +7,10 @@ alone and holds for every size. Dims of size one never decide anything, as in to
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
-from mla_cost.dims import Atoms, Facts
+from mla_cost.dims import Atoms, Axis, Facts, Layout, Stride
 
-Stride = Atoms | None  # None: an expanded axis, stride zero
-
-
-class Axis(NamedTuple):
-    """One dim of a tensor and the stride along it."""
-
-    name: str
-    stride: Stride
-
-
-Axes = tuple[Axis, ...]
+Axes = Layout
 
 
 def names(axes: Iterable[Axis]) -> tuple[str, ...]:
@@ -31,12 +20,7 @@ def names(axes: Iterable[Axis]) -> tuple[str, ...]:
 
 def contiguous(facts: Facts, dims: Sequence[str]) -> Axes:
     """Row-major axes: the last dim varies fastest."""
-    axes: list[Axis] = []
-    inner: Atoms = ()
-    for name in reversed(dims):
-        axes.append(Axis(name, inner))
-        inner = _times(inner, facts.atoms(name))
-    return tuple(reversed(axes))
+    return facts.row_major(tuple(dims))
 
 
 def is_contiguous(facts: Facts, axes: Axes) -> bool:

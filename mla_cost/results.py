@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 SCHEMA = "mla-cost/plan/1"
@@ -58,8 +57,7 @@ class Memory(NamedTuple):
     stages: None = None
 
 
-@dataclass(frozen=True)
-class CollectiveCost:
+class CollectiveCost(NamedTuple):
     """One collective of one rank. payload: the tensor handed over; wire: what the rank sends of it."""
 
     kind: str
@@ -67,7 +65,7 @@ class CollectiveCost:
     phase: str
     axis: str
     group_size: int
-    count: int
+    count: int  # type: ignore[assignment]  # the field has the name of a method of tuples
     dtype: str
     payload_bytes: int
     wire_bytes: int
@@ -162,13 +160,14 @@ class Result(NamedTuple):
     time: None = None
 
 
-@dataclass(frozen=True)
 class Plan:
     """The answer to one question: every resolved input and one result per device and form."""
 
-    inputs: Mapping[str, Any]
-    results: tuple[Result, ...]
-    schema: str = SCHEMA
+    schema = SCHEMA
+
+    def __init__(self, inputs: Mapping[str, Any], results: tuple[Result, ...]) -> None:
+        self.inputs = inputs
+        self.results = results
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object as plain dicts and lists."""
@@ -215,8 +214,6 @@ class Plan:
 
 def _plain(value: Any) -> Any:
     """Records as dicts, sequences as lists, all the way down."""
-    if isinstance(value, CollectiveCost):
-        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: _plain(item) for name, item in value._asdict().items()}
     if isinstance(value, Mapping):

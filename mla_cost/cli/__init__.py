@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from mla_cost.errors import InputError
 
     gc.disable()  # a process of a fifth of a second has nothing to collect
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # looking for plugins reads every installed distribution
     try:
         build(given)(given, prog_name="mla-cost")
     except InputError as error:

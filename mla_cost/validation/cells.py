@@ -1,0 +1,187 @@
+"""The cells that are compared: three sizes of grid, made from what the executor and the model both know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
+from itertools import cycle, product
+from typing import Any, Literal
+
+from mla_cost.forms import FORMS
+from mla_cost.kernels import KERNELS
+from mla_cost.program import Pair
+from mla_cost.reference.spec import DIMS, SETTINGS, Dims, Spec
+from mla_cost.schemes import SCHEMES
+
+Size = Literal["quick", "default", "full"]
+Pairing = tuple[str, str | None]
+TINY = DIMS["tiny"]
+SHAPES: dict[str, Dims] = {
+    "tiny": TINY,
+    "no query latent": replace(TINY, q_lora_rank=None),
+    "no rope": replace(TINY, rope=0),
+    "wide values": replace(TINY, value=12),
+    "one head": replace(TINY, heads=1),
+}
+MODELS = {name: dims for name, dims in DIMS.items() if dims is not TINY}
+_NAMES = {dims: name for name, dims in {**DIMS, **SHAPES}.items()}
+_USUAL = Spec()
+
+
+def name(spec: Spec) -> str:
+    """A cell in words: what is asked for, then each setting that is not the executor's default."""
+    maths = " ".join(part for part in (spec.form, spec.scheme, spec.kernel) if part)
+    dims = _NAMES.get(spec.dims) or str(spec.dims)
+    said = {"form", "scheme", "kernel", "dims", "seq_len", "sp"}
+    rest = [f"{f.name}={getattr(spec, f.name)}" for f in fields(spec) if f.name not in said and _unusual(spec, f.name)]
+    return " ".join([maths, f"[{dims}]", f"seq_len={spec.seq_len}", f"sp={spec.sp}", *rest])
+
+
+def _unusual(spec: Spec, field: str) -> bool:
+    return bool(getattr(spec, field) != getattr(_USUAL, field))
+
+
+def pairings() -> list[Pairing]:
+    """Every form with every scheme that both sides have; None where it is the form's usual one."""
+    found: list[Pairing] = []
+    for form, declared in FORMS.items():
+        schemes = [declared.scheme] if isinstance(declared, Pair) else list(SCHEMES)
+        found += [(form, None if s == declared.scheme else s) for s in schemes if _made(form=form, scheme=s, sp=1)]
+    return [pair for pair in found if not _renamed_pair(pair)]
+
+
+def _renamed_pair(pair: Pairing) -> bool:
+    """Whether a form with a scheme of its own choice is another entry under that entry's name."""
+    return any(isinstance(d, Pair) and (d.form, d.scheme) == pair for d in FORMS.values())
+
+
+def _made(**asked: Any) -> Spec | None:
+    """The cell, or None where the executor has no program for it."""
+    try:
+        return Spec(**asked)
+    except ValueError:
+        return None
+
+
+def made(cells: Iterable[dict[str, Any]]) -> list[Spec]:
+    """The cells that exist, each once. A kernel that takes no shared key is refused alike by both sides."""
+    return list(dict.fromkeys(spec for spec in map(lambda asked: _made(**asked), cells) if spec is not None))
+
+
+def _kernels(fused: bool) -> list[str]:
+    return [kernel.name for kernel in KERNELS.values() if kernel.fused is fused]
+
+
+# ---- settings that matter
+
+
+def settings_of(kernel: str) -> list[dict[str, Any]]:
+    """Every combination of the settings that a kernel has a say in. `v_layout` and `norm` belong to the form."""
+    declared = KERNELS[kernel]
+    axes: dict[str, tuple[Any, ...]] = {"dtype": ("bf16", "fp32"), "v_layout": SETTINGS["v_layout"], "norm": SETTINGS["norm"]}
+    if declared.fused:
+        axes["value_padding"] = SETTINGS["value_padding"] if declared.pads(shared=False) else (None,)
+    else:
+        axes["softmax_dtype"] = SETTINGS["softmax_dtype"]
+        axes["mask"] = SETTINGS["mask"]
+        axes["attention_layout"] = SETTINGS["attention_layout"]
+    return [dict(zip(axes, chosen, strict=True)) for chosen in product(*axes.values())]
+
+
+# ---- the grids
+
+
+def fake_cells(size: Size) -> list[Spec]:
+    """The cells whose memory, traffic and flops are compared on fake tensors."""
+    if size == "full":
+        return [*fake_cells("default"), *_crossed()]
+    small = _small(2 if size == "quick" else 1)
+    return list(dict.fromkeys([*_real(size), *small, *_stacks(size), *_torchs_own()]))
+
+
+def _points(dims: Dims) -> list[tuple[int, int]]:
+    """Sequence lengths and degrees of a real model, up to 131,072 positions and one head per rank (or 64 ranks)."""
+    return [(4096, 1), (16384, 8), (131072, min(64, dims.heads))]
+
+
+def _real(size: Size) -> list[Spec]:
+    """Published widths, in the style that plans price by default."""
+    models = list(MODELS.values())[:1] if size == "quick" else list(MODELS.values())
+    kernels = _kernels(fused=False)[:1] + _kernels(fused=True)[-1:] if size == "quick" else list(KERNELS)
+    return made(
+        {"form": form, "scheme": scheme, "kernel": kernel, "dims": dims, "seq_len": seq_len, "sp": sp}
+        for dims in models
+        for (seq_len, sp) in (_points(dims)[1:2] if size == "quick" else _points(dims))
+        for form, scheme in pairings()
+        for kernel in kernels
+        if scheme is None or kernel in _kernels(fused=False)[:1]
+    )
+
+
+def _small(stride: int) -> list[Spec]:
+    """Small dims that differ in structure, on one, some and all ranks; the settings take turns from cell to cell."""
+    turns = {kernel: cycle(_shuffled(settings_of(kernel))) for kernel in KERNELS}
+    asked = (
+        {"form": form, "scheme": scheme, "kernel": kernel, "dims": dims, "seq_len": 16, "sp": sp, **next(turns[kernel])}
+        for dims in SHAPES.values()
+        for kernel in KERNELS
+        for sp in (1, 2, 8)
+        for form, scheme in pairings()
+        if sp <= dims.heads
+    )
+    batches = cycle((2, 1, 2))
+    return made({**cell, "micro_batch": next(batches)} for cell in asked)[::stride]
+
+
+def _shuffled(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Far-apart combinations first: a stride that shares no factor with the number of combinations visits all."""
+    return [settings[at * 7 % len(settings)] for at in range(len(settings))]
+
+
+def _stacks(size: Size) -> list[Spec]:
+    """Blocks in a row."""
+    return made(
+        {"form": form, "scheme": scheme, "kernel": kernel, "dims": TINY, "seq_len": 16, "sp": sp, "layers": layers}
+        for form, scheme in pairings()
+        for kernel in _kernels(fused=False)[:1] + _kernels(fused=True)[-1:]
+        for sp in (1, 2)
+        for layers in ((2,) if size == "quick" else (2, 5))
+    )
+
+
+def _torchs_own() -> list[Spec]:
+    """Cells where torch selects a fused backend of its own on this machine: there agreement is no construction."""
+    return made(
+        {
+            "form": form,
+            "scheme": scheme,
+            "kernel": kernel,
+            "dims": dims,
+            "seq_len": 4096,
+            "sp": sp,
+            "value_padding": "qk",
+            "fused_attention": "sdpa",
+        }
+        for form, scheme in pairings()
+        for kernel in _kernels(fused=True)[:1]
+        for dims in list(MODELS.values())[:1]
+        for sp in (1, 8)
+    )
+
+
+def _crossed() -> Iterator[Spec]:
+    """The full cross product, with one head per rank on the most ranks and both query paths."""
+    dims = DIMS["kimi-k2"]
+    dtypes = ("bf16", "fp16", "fp32")
+    for form, scheme in pairings():
+        for kernel in KERNELS:
+            yield from made(
+                {"form": form, "scheme": scheme, "kernel": kernel, "seq_len": 4096, "dims": widths, "sp": sp}
+                | settings
+                | {"dtype": dtype}
+                for widths in (dims, replace(dims, q_lora_rank=None))
+                for sp in (1, 2, 8, 64)
+                for settings in settings_of(kernel)
+                if settings["dtype"] == "bf16"
+                for dtype in dtypes
+            )

@@ -1,0 +1,50 @@
+"""What the model says of a cell: the executor's spec as a plan's settings, resolved as any plan is."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from mla_cost.config import AttentionDims, ModelConfig
+from mla_cost.figures import Figures, evaluation, figures
+from mla_cost.evaluate import Evaluation
+from mla_cost.reference.spec import Dims, Spec
+from mla_cost.resolve import Point, resolve
+from mla_cost.settings import PlanSettings
+
+_SAME_NAME = ("kernel", "scheme", "seq_len", "sp", "micro_batch", "layers", "dtype", "v_layout", "value_padding")
+_SAME_NAME += ("attention_layout", "softmax_dtype", "mask", "norm")
+
+
+@lru_cache(maxsize=1024)
+def _model(dims: Dims) -> ModelConfig:
+    widths = AttentionDims(
+        hidden=dims.hidden,
+        heads=dims.heads,
+        q_lora_rank=dims.q_lora_rank,
+        kv_lora_rank=dims.kv_lora_rank,
+        qk_nope_head_dim=dims.nope,
+        qk_rope_head_dim=dims.rope,
+        v_head_dim=dims.value,
+    )
+    return ModelConfig(name="cell", title="cell", dims=widths)
+
+
+def point(spec: Spec) -> Point:
+    """The program and the symbol values of a cell.
+
+    Raises:
+        Illegal, InputError: as `mla_cost.resolve.resolve`.
+
+    """
+    settings = PlanSettings.model_validate({name: getattr(spec, name) for name in _SAME_NAME})
+    return resolve(_model(spec.dims), spec.form, settings)
+
+
+def predicted(spec: Spec) -> Evaluation:
+    """One block of the cell, evaluated."""
+    return evaluation(point(spec))
+
+
+def predicted_stack(spec: Spec, family: str = "none") -> Figures:
+    """All the cell's blocks, with the kernel workspace of a device family."""
+    return figures(point(spec), family, spec.layers)
