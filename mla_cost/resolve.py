@@ -51,7 +51,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings) -> Point:
         kernel=kernel.name,
         facts=facts,
         dtype=settings.dtype,
-        v_layout=settings.v_layout if matters else "view",
+        v_layout=settings.v_layout,
         value_padding=_padding(kernel, form_of(form).shared_key, settings.value_padding, values),
         attention_layout=settings.attention_layout,
         softmax_dtype="activation" if settings.softmax_dtype == settings.dtype else settings.softmax_dtype,

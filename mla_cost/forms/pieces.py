@@ -5,6 +5,7 @@ query(x):
     if d_q
         q_latent = linear x, W_q_down[d_q h]
         q_normed = norm q_latent, g_q[d_q]
+        drop q_latent
         q_up = linear q_normed, W_q_up[n k+r d_q]
     else
         q_up = linear x, W_q[n k+r h]
