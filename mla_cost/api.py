@@ -68,7 +68,10 @@ def answer(settings: PlanSettings) -> Plan:
     """Answer a plan: one result per device and form, in the order asked."""
     if settings.tp > 1:
         raise InputError(
-            "tensor parallelism is not priced yet", field="tp", value=settings.tp, allowed="1; use sp to divide a sequence"
+            "tensor parallelism is not priced yet",
+            field="tp",
+            value=settings.tp,
+            allowed="1; use sp to divide a sequence",
         )
     model = model_with_dims(settings)
     devices = [catalog.device(name) for name in settings.device]

@@ -136,9 +136,7 @@ class Facts:
 
 
 @cache
-def facts(
-    ones: frozenset[str] = frozenset(), zeros: frozenset[str] = frozenset(), heads_divided: bool = True
-) -> Facts:
+def facts(ones: frozenset[str] = frozenset(), zeros: frozenset[str] = frozenset(), heads_divided: bool = True) -> Facts:
     """The facts, one object for equal arguments."""
     return Facts(ones, zeros, heads_divided)
 

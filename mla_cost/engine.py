@@ -408,4 +408,3 @@ def _dependencies(root: Node) -> dict[Node, int]:
             if edge is not None:
                 waiting[edge[0]] = waiting.get(edge[0], 0) + 1
     return waiting
-

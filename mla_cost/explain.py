@@ -107,7 +107,12 @@ def explain(
             ones = {"n" if symbol == "l" else symbol for symbol in ones}
         absent = frozenset(_known("without", name, WITHOUT) for name in without)
         key = Key(
-            form_of(form).name, chosen.name, kernel, facts(frozenset(ones), absent, chosen.divides_heads), dtype, **settings
+            form_of(form).name,
+            chosen.name,
+            kernel,
+            facts(frozenset(ones), absent, chosen.divides_heads),
+            dtype,
+            **settings,
         )
         return _explain(form, key, quantity, None)
     except (Illegal, ProgramError) as error:

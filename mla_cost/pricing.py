@@ -37,7 +37,9 @@ def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings
     priced = {form: _try(model, form, settings, family) for form in settings.form}
     baseline = _baseline(model, settings, family, priced)
     return [
-        _illegal(device, form, settings, str(it)) if isinstance(it, Illegal) else _row(model, device, settings, it, baseline)
+        _illegal(device, form, settings, str(it))
+        if isinstance(it, Illegal)
+        else _row(model, device, settings, it, baseline)
         for form, it in priced.items()
     ]
 
@@ -251,9 +253,7 @@ def _sends_more_than_baseline(it: Figures) -> bool:
     declared = form_of(defaults.BASELINE)
     if it.point.scheme.name == declared.scheme or not it.point.scheme.divides_heads:
         return False
-    run = timeline(
-        it.point.key._replace(form=declared.name, scheme=declared.scheme, kernel=defaults.ATTENTION_KERNEL)
-    )
+    run = timeline(it.point.key._replace(form=declared.name, scheme=declared.scheme, kernel=defaults.ATTENTION_KERNEL))
     return _sent(it.at.account.timeline, it) > _sent(run, it)
 
 
@@ -264,4 +264,3 @@ def _sent(run: Timeline, it: Figures) -> int:
 @lru_cache(maxsize=4096)
 def _wire(run: Timeline) -> evaluate.Polynomial:
     return evaluate.wire(run, "forward")
-

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-
 class SoftmaxWorkspace(NamedTuple):
     """The recorded sizes that a family's softmax kernels allocate.
 

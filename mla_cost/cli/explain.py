@@ -17,7 +17,9 @@ def explain(
     output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print the terms.")] = "table",
     kernel: Annotated[str | None, typer.Option(help="How attention is executed.")] = None,
     scheme: Annotated[str | None, typer.Option(help="What crosses ranks; each form has its usual one.")] = None,
-    one: Annotated[Names, typer.Option(metavar="sp|heads|batch|positions", help="A dim of size one; repeat it.")] = None,
+    one: Annotated[
+        Names, typer.Option(metavar="sp|heads|batch|positions", help="A dim of size one; repeat it.")
+    ] = None,
     without: Annotated[Names, typer.Option(metavar="query-latent|rope", help="An absent part; repeat it.")] = None,
     model: Annotated[str | None, typer.Option(help="Print each term's value for this model.")] = None,
     seq_len: Annotated[int | None, typer.Option(help="Sequence length, all ranks together.")] = None,
@@ -25,7 +27,9 @@ def explain(
     sp: Annotated[
         int | None, typer.Option("--sp", "--cp", "--context-parallel-size", help="Ranks that share one sequence.")
     ] = None,
-    dtype: Annotated[str | None, typer.Option(metavar="bf16|fp16|fp32", help="Activations, weights, gradients.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="bf16|fp16|fp32", help="Activations, weights, gradients.")
+    ] = None,
     v_layout: Annotated[str | None, typer.Option(metavar="view|contiguous", help="V as a view or a copy.")] = None,
     value_padding: Annotated[str | None, typer.Option(metavar="none|qk", help="Pad V to the width of Q and K.")] = None,
     attention_layout: Annotated[

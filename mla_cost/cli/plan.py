@@ -18,7 +18,9 @@ _SEQUENCE_PARALLEL = (
 def plan(
     file: Annotated[Path | None, typer.Argument(metavar="[PLAN.yaml]", help="A plan file; flags override it.")] = None,
     model: Annotated[str | None, typer.Option(help="A model of the catalogue, a model YAML or a config.json.")] = None,
-    device: Annotated[Names, typer.Option(help="Devices, repeated or separated by commas; `none` for no verdict.")] = None,
+    device: Annotated[
+        Names, typer.Option(help="Devices, repeated or separated by commas; `none` for no verdict.")
+    ] = None,
     seq_len: Annotated[int | None, typer.Option(help="Sequence length, all ranks together.")] = None,
     micro_batch: Annotated[int | None, typer.Option(help="Sequences in a micro-batch.")] = None,
     sp: Annotated[
@@ -29,7 +31,9 @@ def plan(
     form: Annotated[Names, typer.Option(help="Forms, repeated or separated by commas; `all` by default.")] = None,
     scheme: Annotated[str | None, typer.Option(help="What crosses ranks; each form has its usual one.")] = None,
     kernel: Annotated[str | None, typer.Option(help="How attention is executed.")] = None,
-    dtype: Annotated[str | None, typer.Option(metavar="bf16|fp16|fp32", help="Activations, weights, gradients.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="bf16|fp16|fp32", help="Activations, weights, gradients.")
+    ] = None,
     layers: Annotated[int | None, typer.Option(help="Equal blocks in a row; 1 by default.")] = None,
     v_layout: Annotated[str | None, typer.Option(metavar="view|contiguous", help="V as a view or a copy.")] = None,
     value_padding: Annotated[str | None, typer.Option(metavar="none|qk", help="Pad V to the width of Q and K.")] = None,
@@ -38,9 +42,13 @@ def plan(
     ] = None,
     softmax_dtype: Annotated[str | None, typer.Option(metavar="activation|fp32", help="Dtype of the softmax.")] = None,
     mask: Annotated[str | None, typer.Option(metavar="none|tensor", help="A mask tensor in eager attention.")] = None,
-    norm: Annotated[str | None, typer.Option(metavar="fused|composite", help="RMSNorm in one kernel, or op by op.")] = None,
+    norm: Annotated[
+        str | None, typer.Option(metavar="fused|composite", help="RMSNorm in one kernel, or op by op.")
+    ] = None,
     causal: Annotated[bool | None, typer.Option(help="Whether flops count attention as causal.")] = None,
-    other_memory: Annotated[str | None, typer.Option(metavar="BYTES", help="Memory beside this scope, e.g. 2GiB.")] = None,
+    other_memory: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="Memory beside this scope, e.g. 2GiB.")
+    ] = None,
     reserve: Annotated[Names, typer.Option(metavar="ITEM=BYTES", help="Override a reserve item of the device.")] = None,
     assign: Annotated[Names, typer.Option("--set", metavar="FIELD=VALUE", help="Any field: dims.heads=64.")] = None,
     scope: Annotated[str | None, typer.Option(metavar="attention", help="What is priced.")] = None,

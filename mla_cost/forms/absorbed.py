@@ -11,7 +11,9 @@ FORM = Form(
     qk="d_c+r",
     value="d_c",
     source="arXiv 2405.04434 (DeepSeek-V2), section 2.1.2",
-    text=QUERY + LATENT + """
+    text=QUERY
+    + LATENT
+    + """
 forward(x):
     q = query x
     exchange query q

@@ -9,7 +9,9 @@ FORM = Form(
     scheme="ulysses",
     source="arXiv 2405.04434 (DeepSeek-V2), section 2.1",
     known_as="expanded_ulysses on Ascend",
-    text=QUERY + LATENT + """
+    text=QUERY
+    + LATENT
+    + """
 forward(x):
     q = query x
     exchange query q

@@ -27,7 +27,9 @@ PER_HEAD = {
 
 def shared(letters: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     """The same letters for one key that all heads share."""
-    return {layout: {name: text.replace("tbnd", "tbd") for name, text in row.items()} for layout, row in letters.items()}
+    return {
+        layout: {name: text.replace("tbnd", "tbd") for name, text in row.items()} for layout, row in letters.items()
+    }
 
 
 KERNEL = Kernel(

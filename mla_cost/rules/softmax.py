@@ -14,7 +14,11 @@ def softmax(machine: Machine, label: str, tensor: Tensor, dtype: str) -> Tensor:
     (`softmax_workspace` of the device). Both are recorded here and priced by the fold.
     """
     back = tensor.dtype
-    result = _softmax(machine, label if dtype == back else f"{label} in {dtype}", cast(machine, f"{tensor.label} in {dtype}", tensor, dtype))
+    result = _softmax(
+        machine,
+        label if dtype == back else f"{label} in {dtype}",
+        cast(machine, f"{tensor.label} in {dtype}", tensor, dtype),
+    )
     return cast(machine, label, result, back)
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 from mla_cost.program import Scheme
 
-_FILES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in {"__init__", "requirements"})
+_FILES = sorted(
+    path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in {"__init__", "requirements"}
+)
 SCHEMES: dict[str, Scheme] = {
     scheme.name: scheme for scheme in (import_module(f"mla_cost.schemes.{name}").SCHEME for name in _FILES)
 }

@@ -3,7 +3,10 @@
 from mla_cost.program import Requirement
 
 SEQUENCE = Requirement(
-    "divides", "seq_len", "sp", "every rank holds an equal part of the sequence, and sp {sp} does not divide seq_len {seq_len}"
+    "divides",
+    "seq_len",
+    "sp",
+    "every rank holds an equal part of the sequence, and sp {sp} does not divide seq_len {seq_len}",
 )
 HEADS = Requirement(
     "divides", "heads", "sp", "every rank keeps an equal number of heads, and sp {sp} does not divide {heads} heads"

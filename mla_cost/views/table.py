@@ -152,7 +152,10 @@ def _items(rows: Iterable[tuple[str, str]]) -> RenderableType:
 
 
 def _baseline(results: list[Result]) -> str:
-    return next((result.form for result in results if result.compared_to_explicit and not any(_changes(result))), "explicit form")
+    return next(
+        (result.form for result in results if result.compared_to_explicit and not any(_changes(result))),
+        "explicit form",
+    )
 
 
 def _changes(result: Result) -> Iterator[int]:
@@ -184,7 +187,9 @@ def _comparison(results: Iterable[Result]) -> RenderableType:
 
 
 def _fused(plan: Plan) -> Iterator[RenderableType]:
-    rows = [(d, r) for d, results in _by_device(plan) for r in results if r.verdict and r.memory.saved_bytes is not None]
+    rows = [
+        (d, r) for d, results in _by_device(plan) for r in results if r.verdict and r.memory.saved_bytes is not None
+    ]
     if not rows:
         return
     yield Text("Fused kernels that would train it, and what one block saves under them", style="bold")
