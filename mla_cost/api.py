@@ -77,7 +77,8 @@ def answer(settings: PlanSettings) -> Plan:
     devices = [catalog.device(name) for name in settings.device]
     for form in settings.form:
         named("form", form, FORMS)
-    results = [row for device in devices or [None] for row in pricing.rows(model, device, settings)]
+    asked: Sequence[DeviceConfig | None] = devices or [None]
+    results = [row for device in asked for row in pricing.rows(model, device, settings)]
     return Plan(_inputs(settings, model, devices), tuple(results))
 
 

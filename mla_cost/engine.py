@@ -27,6 +27,7 @@ class Allocation:
 
     def __init__(
         self,
+        *,
         number: int,
         label: str,
         dims: tuple[str, ...],
@@ -222,7 +223,15 @@ class Machine:
     def _allocate(self, label: str, axes: Axes, dtype: str, merged: bool = False) -> Tensor:
         dims, timeline = names(axes), self.timeline
         size = self.bytes_of(dims, dtype)
-        allocation = Allocation(len(timeline.allocations), label, dims, dtype, size, "activation", self.phase, self.op)
+        allocation = Allocation(
+            number=len(timeline.allocations),
+            label=label,
+            dims=dims,
+            dtype=dtype,
+            size=size,
+            phase=self.phase,
+            op=self.op,
+        )
         allocation.made = len(timeline.events)
         timeline.allocations.append(allocation)
         timeline.events.append(Event("alloc", allocation, self.phase, self.op, merged=merged))
@@ -275,7 +284,7 @@ class Machine:
         dims = tuple(self.facts.present(dim) for dim in dims)
         axes = contiguous(self.facts, dims)
         size = self.facts.elements(dims) * DTYPE_BYTES[self.dtype]
-        allocation = Allocation(-1, name, dims, self.dtype, size, "parameter")
+        allocation = Allocation(number=-1, label=name, dims=dims, dtype=self.dtype, size=size, kind="parameter")
         self.timeline.parameters.append(allocation)
         tensor = Tensor(Storage(self, allocation), axes, self.dtype, name)
         return self._leaf(name, tensor, parameter=True)
@@ -350,12 +359,12 @@ class Machine:
         node, index = edge
         slots = buffers.setdefault(node, [None] * node.outputs)
         if gradient is not None:
-            slots[index] = gradient if slots[index] is None else self._add(slots, index, gradient)
+            slots[index] = gradient if slots[index] is None else self._add(slots, index)
         waiting[node] -= 1
         if waiting[node] <= 0:
             heapq.heappush(queue, (-node.number, len(queue), node))
 
-    def _add(self, slots: Gradients, index: int, gradient: Tensor) -> Tensor:
+    def _add(self, slots: Gradients, index: int) -> Tensor:
         """Two gradients meet. The dispatcher shows a new tensor; real tensors are added in place where they may be."""
         parked = slots[index]
         assert parked is not None

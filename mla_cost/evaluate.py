@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from itertools import accumulate
 from operator import mul
-from typing import Any, Literal, NamedTuple, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mla_cost.engine import Collective, Event, Timeline
 from mla_cost.polynomial import ZERO, Polynomial, total

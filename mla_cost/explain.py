@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mla_cost import defaults, evaluate
 from mla_cost.cost import Key, form_of, timeline
-from mla_cost.dims import Facts, declared, facts, product_text
+from mla_cost.dims import declared, facts, product_text
 from mla_cost.engine import DTYPE_BYTES, Allocation, Timeline
 from mla_cost.errors import InputError, nearest, shown
 from mla_cost.evaluate import Candidate
@@ -87,7 +87,7 @@ def explain(
     one: Iterable[str] = (),
     without: Iterable[str] = (),
     dtype: str = "bf16",
-    **settings: str,
+    **settings: Any,
 ) -> Explanation:
     """The formula of a form for one structural key, without numbers.
 
@@ -140,20 +140,18 @@ def _explain(form: str, key: Key, quantity: str, values: Mapping[str, int] | Non
     run = timeline(key)
     made = [
         Explanation(form, key.scheme, key.kernel, quantity, key.facts.words(), moment, terms, (), values)
-        for moment, terms in _terms(run, key.facts, quantity, values)
+        for moment, terms in _terms(run, quantity, values)
     ]
     return made[0]._replace(others=tuple(made[1:]))
 
 
-def _terms(
-    run: Timeline, facts_: Facts, quantity: str, values: Mapping[str, int] | None
-) -> list[tuple[str, tuple[Term, ...]]]:
+def _terms(run: Timeline, quantity: str, values: Mapping[str, int] | None) -> list[tuple[str, tuple[Term, ...]]]:
     if quantity == "saved":
         return [("", tuple(_allocation_term(a) for a in run.allocations if a.saved))]
     if quantity == "peak":
         return [_moment(run, candidate) for candidate in _winning(run, values)]
     if quantity == "flops":
-        return [("", tuple(_flop_terms(run, facts_)))]
+        return [("", tuple(_flop_terms(run)))]
     return [("", tuple(_collective_term(run, at, quantity) for at in range(len(run.collectives))))]
 
 
@@ -184,7 +182,7 @@ def _collective_term(run: Timeline, at: int, quantity: str) -> Term:
     return Term(called.tensor, where, (width, "P-1", *declared(called.piece)), called.wire)
 
 
-def _flop_terms(run: Timeline, facts_: Facts) -> Iterable[Term]:
+def _flop_terms(run: Timeline) -> Iterable[Term]:
     for counted in run.flops:
         for monomial, coefficient in (counted.needed + counted.recomputed).terms.items():
             factors = (str(coefficient), *declared(monomial))

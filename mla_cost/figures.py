@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from functools import lru_cache
+from typing import NamedTuple
 
 from mla_cost.cost import Key, timeline
 from mla_cost.dims import Facts

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mla_cost.config import DeviceConfig, ModelConfig, ReserveItem
-from mla_cost.errors import InputError, nearest, shown
 from mla_cost.cost import form_of, saved
+from mla_cost.errors import InputError, nearest, shown
 from mla_cost.figures import Figures
 from mla_cost.kernels import KERNELS
 from mla_cost.program import Kernel, Limit, ProgramError

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from mla_cost.dims import Atoms, Axis, Facts, Layout, Stride
 
+__all__ = ["Axes", "Axis", "can_view", "contiguous", "is_contiguous", "is_dense", "like", "merges", "names", "unfolded"]
+
 Axes = Layout
 
 

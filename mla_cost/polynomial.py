@@ -91,9 +91,10 @@ class Polynomial:
         """The exact integer value at `values` (one integer for each symbol)."""
         total = 0
         for monomial, coefficient in self.terms.items():
+            term = coefficient
             for symbol in monomial:
-                coefficient *= values[symbol]
-            total += coefficient
+                term *= values[symbol]
+            total += term
         return total
 
     def at_most(self, other: Polynomial) -> bool:

@@ -14,6 +14,7 @@ from mla_cost.dims import declared, product_text
 from mla_cost.engine import DTYPE_BYTES, Allocation, Timeline
 from mla_cost.figures import Figures, figures
 from mla_cost.forms import FORMS
+from mla_cost.polynomial import Polynomial
 from mla_cost.resolve import Illegal, Point, resolve
 from mla_cost.results import (
     Breakdown,
@@ -224,7 +225,7 @@ def _traffic(costs: Iterable[CollectiveCost], phase: str) -> Traffic:
 
 
 @lru_cache(maxsize=4096)
-def _flop_polynomials(run: Timeline, phase: str) -> tuple[evaluate.Polynomial, ...]:
+def _flop_polynomials(run: Timeline, phase: str) -> tuple[Polynomial, ...]:
     folds = (evaluate.flops, evaluate.attention_flops, evaluate.repeated_flops, evaluate.skipped_flops)
     return tuple(fold(run, phase) for fold in folds)
 
@@ -262,5 +263,5 @@ def _sent(run: Timeline, it: Figures) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _wire(run: Timeline) -> evaluate.Polynomial:
+def _wire(run: Timeline) -> Polynomial:
     return evaluate.wire(run, "forward")

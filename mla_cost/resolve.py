@@ -84,7 +84,8 @@ def scheme_of(form: str, wanted: str | None) -> Scheme:
     scheme: Scheme = named("scheme", wanted or declared.scheme, SCHEMES)
     if isinstance(declared, Pair) and scheme.name != declared.scheme:
         raise Illegal(
-            f"{form} is {declared.form} with scheme {declared.scheme}; for scheme {scheme.name} ask for form {declared.form}"
+            f"{form} is {declared.form} with scheme {declared.scheme}; "
+            f"for scheme {scheme.name} ask for form {declared.form}"
         )
     missing = sorted(scheme.moves.keys() - form_of(form).points)
     if missing:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 
 def models(
-    output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print it.")] = "table",
+    output: Annotated[Literal["table", "json"], typer.Option("--format", help="How to print it.")] = "table",
 ) -> None:
     """List the models of the catalogue, with what is verified."""
     from mla_cost.cli import catalogue

@@ -11,7 +11,7 @@ import typer
 Names = list[str] | None
 _SEQUENCE_PARALLEL = (
     "--sequence-parallel is Megatron's switch that divides activations over tensor-parallel ranks (here `megatron_sp`, "
-    "on by default when tp > 1); the number of ranks that share one sequence is --sp (also --cp, --context-parallel-size)"
+    "on by default when tp > 1); ranks that share one sequence are --sp (also --cp, --context-parallel-size)"
 )
 
 

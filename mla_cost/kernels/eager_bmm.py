@@ -13,6 +13,6 @@ KERNEL = Kernel(
     fused=False,
     limits=(),
     source="docs/decisions/0001",
-    layouts={layout: PER_HEAD["sbnd"] for layout in PER_HEAD},
+    layouts=dict.fromkeys(PER_HEAD, PER_HEAD["sbnd"]),
     shared_layouts=dict.fromkeys(PER_HEAD, _TOGETHER),
 )

@@ -40,7 +40,7 @@ attend(q, key, value):
         Limit(
             "npu_fusion_attention",
             ("910b", "910c"),
-            "Ascend documentation of FlashAttentionScore and its gradient: Dq = Dk >= Dv, D up to 768 (older CANN 512), "
+            "Ascend documentation of FlashAttentionScore and its gradient: Dq = Dk >= Dv up to 768 (older CANN 512), "
             "query heads a multiple of key heads; absorbed widths lie inside these limits, not run",
             max_qk=768,
             max_v=768,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from mla_cost.engine import Machine, Tensor
 from mla_cost.program import Result

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-
 from mla_cost.engine import Gradients, Machine, Tensor
 from mla_cost.layout import Axes, Axis, can_view, like
 from mla_cost.polynomial import Polynomial

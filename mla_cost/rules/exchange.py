@@ -54,7 +54,7 @@ def _heads_out(machine: Machine, label: str, tensor: Tensor) -> Tensor:
 
 
 def _heads_in(machine: Machine, label: str, tensor: Tensor) -> Tensor:
-    send = _row_major(machine, f"{label} send buffer", tensor)
+    _send = _row_major(machine, f"{label} send buffer", tensor)  # held to the return, as torch code does
     _, b, heads, d = tensor.dims
     received = machine.new(f"{label} receive buffer", ("P", "s", b, heads, d), tensor.dtype)
     _all_to_all(machine, label, received)

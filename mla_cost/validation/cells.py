@@ -78,7 +78,11 @@ def _kernels(fused: bool) -> list[str]:
 def settings_of(kernel: str) -> list[dict[str, Any]]:
     """Every combination of the settings that a kernel has a say in. `v_layout` and `norm` belong to the form."""
     declared = KERNELS[kernel]
-    axes: dict[str, tuple[Any, ...]] = {"dtype": ("bf16", "fp32"), "v_layout": SETTINGS["v_layout"], "norm": SETTINGS["norm"]}
+    axes: dict[str, tuple[Any, ...]] = {
+        "dtype": ("bf16", "fp32"),
+        "v_layout": SETTINGS["v_layout"],
+        "norm": SETTINGS["norm"],
+    }
     if declared.fused:
         axes["value_padding"] = SETTINGS["value_padding"] if declared.pads(shared=False) else (None,)
     else:
@@ -185,3 +189,19 @@ def _crossed() -> Iterator[Spec]:
                 if settings["dtype"] == "bf16"
                 for dtype in dtypes
             )
+
+
+def allocator_cells(size: Size) -> list[Spec]:
+    """Small dims on real tensors: every letter order, one rank and several, one block and more."""
+    usual = {"dims": TINY, "seq_len": 128, "dtype": "fp32", "norm": "composite"}
+    variants: list[dict[str, Any]] = [{"sp": 1}, {"sp": 2}]
+    if size != "quick":
+        variants += [{"sp": 1, "attention_layout": layout} for layout in SETTINGS["attention_layout"]]
+        variants += [{"sp": 1, "micro_batch": 2}, {"sp": 2, "mask": "tensor"}, {"sp": 1, "v_layout": "contiguous"}]
+        variants += [{"sp": 8}, {"sp": 1, "layers": 3}, *({"sp": 1, "dims": dims} for dims in SHAPES.values())]
+    return made(
+        usual | {"form": form, "scheme": scheme, "kernel": kernel} | variant
+        for form, scheme in pairings()
+        for kernel in _kernels(fused=False)
+        for variant in variants
+    )

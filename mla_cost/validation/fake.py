@@ -166,7 +166,9 @@ def _same_products(spec: Spec) -> Spec:
 def _products(at: Evaluation, spec: Spec) -> Row:
     """Matrix products, those of eager attention included: exact ints on both sides."""
     run = at.account.timeline
-    ours = [evaluate.total(f.needed for f in run.flops if f.phase == p and not f.skips_masked).at(at.values) for p in PHASES]
+    ours = [
+        evaluate.total(f.needed for f in run.flops if f.phase == p and not f.skips_masked).at(at.values) for p in PHASES
+    ]
     theirs = _counted(_same_products(spec))
     return row("product flops", name(spec), _figures(ours, theirs), _numbers(ours))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from mla_cost.config import AttentionDims, ModelConfig
-from mla_cost.figures import Figures, evaluation, figures
 from mla_cost.evaluate import Evaluation
+from mla_cost.figures import Figures, evaluation, figures
 from mla_cost.reference.spec import Dims, Spec
 from mla_cost.resolve import Point, resolve
 from mla_cost.settings import PlanSettings

@@ -59,7 +59,11 @@ def model_steps(at: Evaluation) -> list[Step]:
 def executor_steps(recording: Recording) -> list[Step]:
     """The executor's timeline."""
     return settled(
-        Step(event.signed_bytes, event.role == "parameter_gradient", f"{event.phase}: {recording.storages[event.storage]}")
+        Step(
+            event.signed_bytes,
+            event.role == "parameter_gradient",
+            f"{event.phase}: {recording.storages[event.storage]}",
+        )
         for event in recording.events
     )
 

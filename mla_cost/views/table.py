@@ -68,10 +68,8 @@ def _heading(plan: Plan) -> str:
     layers, sp = inputs["layers"], inputs["sp"]
     blocks = "one attention block" if layers == 1 else f"{layers} attention blocks"
     share = f"sp {sp}" + (f" ({inputs['seq_len'] // sp:,} positions per rank)" if sp > 1 else "")
-    lines = [
-        f"{inputs['model_title']}: {blocks}, {inputs['seq_len']:,} tokens, {share}, micro-batch {inputs['micro_batch']}, "
-        f"{inputs['dtype']}, kernel {inputs['kernel']}"
-    ]
+    about = [blocks, f"{inputs['seq_len']:,} tokens", share, f"micro-batch {inputs['micro_batch']}", inputs["dtype"]]
+    lines = [f"{inputs['model_title']}: {', '.join(about)}, kernel {inputs['kernel']}"]
     mla, every = inputs["num_mla_layers"], inputs["num_layers"]
     if mla is not None and every is not None and mla < every:
         lines.append(f"Hybrid model: {mla} of its {every} layers are MLA; these are priced.")
