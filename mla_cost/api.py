@@ -16,8 +16,32 @@ from mla_cost.settings import PlanSettings
 
 if TYPE_CHECKING:
     import sympy
+    from rich.console import RenderableType
 
     from mla_cost.explain import Explanation
+
+
+class Answer(Plan):
+    """A plan's results that print well: as the table in a terminal, as HTML in a notebook."""
+
+    def __rich__(self) -> RenderableType:
+        """The table, for rich."""
+        from mla_cost.views.table import plan_table
+
+        return plan_table(self)
+
+    def __repr__(self) -> str:
+        """The table as text."""
+        from mla_cost.views.table import plan_text
+
+        return plan_text(self)
+
+    def _repr_html_(self) -> str:
+        """The table as HTML."""
+        from mla_cost.views.table import plan_html
+
+        return plan_html(self)
+
 
 NameOrNames = str | os.PathLike[str] | Sequence[str] | None
 
@@ -29,7 +53,7 @@ def plan(
     form: NameOrNames = "all",
     dims: Mapping[str, Any] | None = None,
     **settings: Any,
-) -> Plan:
+) -> Answer:
     """Price the forms of one MLA block on each device and say whether they fit.
 
     model, device: names of the catalogue, or paths of files; device None leaves the verdicts out. form: a name, names
@@ -64,7 +88,7 @@ def _names(given: NameOrNames) -> tuple[str, ...]:
     return tuple(given)
 
 
-def answer(settings: PlanSettings) -> Plan:
+def answer(settings: PlanSettings) -> Answer:
     """Answer a plan: one result per device and form, in the order asked."""
     if settings.tp > 1:
         raise InputError(
@@ -79,7 +103,7 @@ def answer(settings: PlanSettings) -> Plan:
         named("form", form, FORMS)
     asked: Sequence[DeviceConfig | None] = devices or [None]
     results = [row for device in asked for row in pricing.rows(model, device, settings)]
-    return Plan(_inputs(settings, model, devices), tuple(results))
+    return Answer(_inputs(settings, model, devices), tuple(results))
 
 
 def model_with_dims(settings: PlanSettings) -> ModelConfig:

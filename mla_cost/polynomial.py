@@ -68,21 +68,6 @@ class Polynomial:
     def __str__(self) -> str:
         return " + ".join(_term(monomial, value) for monomial, value in sorted(self.terms.items())) or "0"
 
-    def without(self, symbol: str) -> Polynomial:
-        """Divide by a symbol that every term carries (`payload / P`).
-
-        Raises:
-            ValueError: a term lacks the symbol, so the quotient would not be a polynomial.
-
-        """
-        terms: dict[Monomial, int] = {}
-        for monomial, value in self.terms.items():
-            if symbol not in monomial:
-                raise ValueError(f"{_term(monomial, value)} has no factor {symbol}")
-            at = monomial.index(symbol)
-            terms[monomial[:at] + monomial[at + 1 :]] = value
-        return Polynomial(terms)
-
     def symbols(self) -> frozenset[str]:
         """Every symbol that appears."""
         return frozenset(symbol for monomial in self.terms for symbol in monomial)

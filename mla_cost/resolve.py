@@ -16,7 +16,7 @@ from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
 
 
-class Illegal(ValueError):
+class Illegal(ValueError):  # noqa: N818  (named after the status that it becomes)
     """No program exists for this point; the text says why and names the way out."""
 
 

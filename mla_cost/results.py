@@ -193,24 +193,6 @@ class Plan:
                 return result
         raise KeyError(form)
 
-    def __rich__(self) -> Any:
-        """The table, for rich."""
-        from mla_cost.views.table import plan_table
-
-        return plan_table(self)
-
-    def __repr__(self) -> str:
-        """The table as text: what a terminal shows."""
-        from mla_cost.views.table import plan_text
-
-        return plan_text(self)
-
-    def _repr_html_(self) -> str:
-        """The table as HTML: what a notebook shows."""
-        from mla_cost.views.table import plan_html
-
-        return plan_html(self)
-
 
 def _plain(value: Any) -> Any:
     """Records as dicts, sequences as lists, all the way down."""

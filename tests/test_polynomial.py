@@ -54,17 +54,6 @@ def test_at_most_sees_terms_that_only_one_side_has():
     assert not s.at_most(b)
 
 
-@given(POLYNOMIALS, VALUES)
-def test_without_undoes_a_factor(polynomial, at):
-    assert (polynomial * s).without("s") == polynomial
-    assert (polynomial * s).without("s").at(at) * at["s"] == (polynomial * s).at(at)
-
-
-def test_without_refuses_a_remainder_and_names_the_term():
-    with pytest.raises(ValueError, match=r"2\*b has no factor s"):
-        (s * b + b * 2).without("s")
-
-
 def test_text():
     assert str(s * s * b * 2 + ONE * 3) == "3 + 2*b*s^2"
     assert repr(ZERO) == "Polynomial(0)"
