@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -15,15 +15,24 @@ import typer
 COMMANDS = {
     "plan": "Price the forms of a model on devices and say whether they fit.",
     "explain": "Show the symbolic formula of a form, term by term.",
+    "evidence": "Replay published figures: what matches, what differs and why.",
     "models": "List the models of the catalogue.",
     "devices": "List the devices of the catalogue.",
     "show": "Show everything known of a model or a device, with sources.",
 }
 
+_USAGE_ERROR: Final = typer.BadParameter.__mro__[1]  # typer's own since it holds its parser, click's before
+
 
 def build(arguments: Sequence[str]) -> typer.Typer:
     """The program for these arguments: the command that they name for real, the others as lines of the list."""
     called = next((word for word in arguments if not word.startswith("-")), None)
+    if called is not None and called not in COMMANDS:
+        from mla_cost.errors import InputError, nearest, shown
+
+        raise InputError(
+            f"unknown command {shown(called)}", allowed=", ".join(COMMANDS), nearest=nearest(called, COMMANDS)
+        )
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     app.callback(invoke_without_command=True)(_group)
     for name, line in COMMANDS.items():
@@ -45,9 +54,13 @@ def _group(
 ) -> None:
     """Will it fit, what does it move, and what should I change? Costs of training Multi-head Latent Attention."""
     if version:
+        from importlib.metadata import PackageNotFoundError
         from importlib.metadata import version as installed
 
-        typer.echo(f"mla-cost {installed('mla-cost')}")
+        try:
+            typer.echo(f"mla-cost {installed('mla-cost')}")
+        except PackageNotFoundError:
+            typer.echo("mla-cost, from a checkout that is not installed")
         raise typer.Exit
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
@@ -61,10 +74,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gc.disable()  # a process of a fifth of a second has nothing to collect
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # looking for plugins reads every installed distribution
     try:
-        build(given)(given, prog_name="mla-cost")
+        code = build(given)(given, prog_name="mla-cost", standalone_mode=False)
+        sys.stdout.flush()
     except InputError as error:
-        sys.stderr.write(f"mla-cost: {error}\n")
-        sys.exit(2)
+        _refuse(error)
+    except _USAGE_ERROR as error:
+        from mla_cost.cli.usage import as_input_error
+
+        _refuse(as_input_error(error, given))
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our pipe has gone; nothing is left to say
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115  (the reader of our pipe has gone)
         sys.exit(0)
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse(error: ValueError) -> NoReturn:
+    sys.stderr.write(f"mla-cost: {error}\n")
+    sys.exit(2)

@@ -14,13 +14,12 @@ from mla_cost.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-Output = Literal["table", "json"]
 _GIB: Final = 2**30
 _YES_NO: Final = {True: "yes", False: "no"}
 _OWN_LINES: Final = ("verified", "unverified_fields", "sources", "notes")
 
 
-def models(output: Output = "table") -> None:
+def models(output: str = "table") -> None:
     """Print every model of the catalogue with its attention widths (elements) and its number of MLA blocks."""
     configs = [catalog.model(name) for name in catalog.model_names()]
     if _is_json(output):
@@ -32,7 +31,7 @@ def models(output: Output = "table") -> None:
     _print("verified: these widths were read in a published source. `mla-cost show NAME` gives every fact.")
 
 
-def devices(output: Output = "table") -> None:
+def devices(output: str = "table") -> None:
     """Print every device of the catalogue: memory visible to torch (GiB), bandwidths (GB/s), bf16 peak (TFLOPS)."""
     configs = [catalog.device(name) for name in catalog.device_names()]
     if _is_json(output):
@@ -44,7 +43,7 @@ def devices(output: Output = "table") -> None:
     _print("*: recalled or nominal, not read at a source. `mla-cost show NAME` gives every fact.")
 
 
-def show(name: str, output: Output = "table") -> None:
+def show(name: str, output: str = "table") -> None:
     """Print every fact of the model or device called `name` (or in the file `name`), sourced, verified or not."""
     config = catalog.entry(name)
     kind = "model" if isinstance(config, ModelConfig) else "device"

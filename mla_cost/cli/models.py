@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 
 def models(
-    output: Annotated[Literal["table", "json"], typer.Option("--format", help="How to print it.")] = "table",
+    output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print it.")] = "table",
 ) -> None:
     """List the models of the catalogue, with what is verified."""
     from mla_cost.cli import catalogue
