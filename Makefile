@@ -1,5 +1,6 @@
 # make plan    price DeepSeek-V3 on two devices (base dependencies only)
 # make test    lint, types and tests
+# make docs    write the generated pages of docs/ anew
 # make bench   start-up time, memory and warm calls against their budgets
 # Each makes .venv when it is missing or out of date. Another interpreter: make PYTHON=python3.12 plan
 
@@ -12,7 +13,7 @@ PINS := pyproject.toml constraints.txt
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TEST_EXTRAS := test,lint,reference
 
-.PHONY: plan test bench format constraints clean
+.PHONY: plan test docs bench format constraints clean
 .DELETE_ON_ERROR:
 
 # $(call stage,NAME,COMMAND): runs it, then says how long it took.
@@ -29,6 +30,10 @@ test: $(VENV)/test.stamp
 	$(call stage,mypy,$(BIN)/mypy)
 	@echo "== pytest"
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# Each page names the command that writes it; tests fail when one is stale.
+docs: $(VENV)/base.stamp
+	@$(BIN)/mla-cost evidence --format markdown > docs/evidence.md
 
 bench: $(VENV)/base.stamp
 	@$(BIN)/python -m tests.benchmarks

@@ -97,6 +97,7 @@ def _search(found: fused.Search) -> dict[str, Any]:
     tiers = {"as_measured": found.as_measured, "beyond": found.beyond}
     return {
         "published_gb": found.published,
+        "in_score_matrices": found.in_score_matrices,
         **{
             name: {
                 "priced": len(tier.candidates),

@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
 
 
 class Tier(NamedTuple):
-    """Candidates of one kind. near: within 5 %; nearest: the closest first; hits: how many of TARGETS some come near."""
+    """Candidates of one kind. near: within 5 %. nearest: the closest first. hits: TARGETS that some come near."""
 
     candidates: tuple[Candidate, ...]
     near: tuple[Candidate, ...]
@@ -64,9 +64,9 @@ class Search(NamedTuple):
         )
         return (
             f"{found} on the paper's metric and grid comes within 5 %; the nearest is {near.words()}: {near.gb:.2f} GB; "
-            f"with other metrics, longer sequences, stacks of 4 blocks, 16 heads and SP 1 and 2 as well, {len(wide.near)} of {len(wide.candidates)} "
-            f"do, but so many readings come within 5 % of {wide.hits} of the {len(TARGETS)} whole numbers from "
-            f"{TARGETS[0]} to {TARGETS[-1]} GB too, so that proves nothing"
+            "with other metrics, longer sequences, stacks of 4 blocks, 16 heads and SP 1 and 2 as well, "
+            f"{len(wide.near)} of {len(wide.candidates)} do, but so many readings come within 5 % of {wide.hits} of the "
+            f"{len(TARGETS)} whole numbers from {TARGETS[0]} to {TARGETS[-1]} GB too, so that proves nothing"
         )
 
 
@@ -124,7 +124,8 @@ def _priced(fields: Mapping[str, Any], family: str) -> Figures | None:
 
 def _score_matrices(plan: Mapping[str, Any], cells: Choices, published: float) -> Iterator[tuple[str, float]]:
     """The published difference in units of one S x S tensor of the rank's heads, in bf16."""
+    heads = plan["dims.heads"]
     for values in product(*cells.values()):
         at = dict(zip(cells, values, strict=True))
-        matrix = 2 * at["seq_len"] ** 2 * plan["dims.heads"] // at["sp"]
+        matrix = 2 * int(at["seq_len"]) ** 2 * heads // int(at["sp"])
         yield f"seq_len {at['seq_len']}, sp {at['sp']}", published * 1e9 / matrix

@@ -193,7 +193,8 @@ def sequences() -> Iterator[Sequence]:
             root = solve(difference.without("s"), "s", ours)  # every term has a factor s
             if root is not None:
                 length = sympy.factor_terms(root * (1 if sp == 1 else _symbol("P")))
-                text = str(sympy.factor(evaluate.expression(difference).subs({_symbol("b"): 1})))
+                ones = {_symbol(name): 1 for name in ours.point.key.facts.ones}
+                text = str(sympy.factor(evaluate.expression(difference).subs(ones)))
                 yield Sequence(variant["name"], sp, heads, text, str(length), _value(length, ours.at.values))
 
 

@@ -63,7 +63,8 @@ def _outcome(source: Source, row: Row, predicted: Figure | None, reason: str, ce
     off = None if predicted is None else _off(published, predicted)
     status = _status(row, off)
     if status == "differs":
-        reason = f"predicted {shown(predicted)}{_because(source, row)}{'; ' if reason else ''}{reason}"
+        words = "the nearest reading gives" if row.how == "candidates" else "predicted"
+        reason = f"{words} {shown(predicted)}{_because(source, row)}{'; ' if reason else ''}{reason}"
     return Outcome(
         row.id, row.quantity, source.name, row.origin, published, predicted, off, row.tolerance, status, reason,
         row.unit, row.cite, cells,
@@ -89,7 +90,7 @@ def shown(figure: Figure | None) -> str:
     """A figure as the reasons print it."""
     if isinstance(figure, list):
         return " to ".join(shown(end) for end in figure)
-    return str(figure).lower() if figure is None or isinstance(figure, bool) else f"{figure:,.4g}"
+    return str(figure).lower() if figure is None or isinstance(figure, bool) else f"{figure:,.5g}"
 
 
 def _because(source: Source, row: Row) -> str:
@@ -186,7 +187,8 @@ def _beyond(row: Row, others: tuple[Cell, ...]) -> str:
     if not over:
         return f"holds in all {len(others)} cells of the grid too"
     named = "; ".join(f"{words(cell.at)}: {shown(cell.value)}" for cell in over)
-    return f"of the {len(others)} cells of the grid {len(over)} are above the bound, which is claimed for this cell: {named}"
+    many = f"{len(over)} of the {len(others)} cells of the grid"
+    return f"{many} are above the bound, which is claimed for this cell alone: {named}"
 
 
 def _candidates(source: Source, row: Row) -> Outcome:
