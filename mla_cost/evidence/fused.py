@@ -63,10 +63,11 @@ class Search(NamedTuple):
             else f"none of {len(tier.candidates)} readings"
         )
         return (
-            f"{found} on the paper's metric and grid comes within 5 %; the nearest is {near.words()}: {near.gb:.2f} GB; "
+            f"{found} on the paper's metric and grid comes within 5 %; "
+            f"the nearest is {near.words()}: {near.gb:.2f} GB; "
             "with other metrics, longer sequences, stacks of 4 blocks, 16 heads and SP 1 and 2 as well, "
-            f"{len(wide.near)} of {len(wide.candidates)} do, but so many readings come within 5 % of {wide.hits} of the "
-            f"{len(TARGETS)} whole numbers from {TARGETS[0]} to {TARGETS[-1]} GB too, so that proves nothing"
+            f"{len(wide.near)} of {len(wide.candidates)} do, but so many readings come within 5 % of "
+            f"{wide.hits} of the {len(TARGETS)} whole numbers from {TARGETS[0]} to {TARGETS[-1]} GB too, so that proves nothing"
         )
 
 

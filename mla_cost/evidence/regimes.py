@@ -148,14 +148,22 @@ def _moment(it: Figures, quantity: Quantity) -> Polynomial:
 
 def solve(difference: Polynomial, symbol: str, it: Figures) -> sympy.Expr | None:
     """The symbol's value at which a difference that is linear in it is zero; None where it does not appear."""
+    return _root(_expression(difference, it), _symbol(symbol))
+
+
+def _expression(difference: Polynomial, it: Figures) -> sympy.Expr:
+    """The difference under the facts of a program: symbols that are one are left out."""
+    return evaluate.expression(difference).subs({_symbol(name): 1 for name in it.point.key.facts.ones})
+
+
+def _root(expression: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr | None:
     import sympy
 
-    ones = {_symbol(name): 1 for name in it.point.key.facts.ones}
-    expression = sympy.expand(evaluate.expression(difference).subs(ones))
-    slope = expression.coeff(_symbol(symbol), 1)
-    if slope == 0 or sympy.degree(expression, _symbol(symbol)) != 1:
+    expanded = sympy.expand(expression)
+    slope = expanded.coeff(symbol, 1)
+    if slope == 0 or sympy.degree(expanded, symbol) != 1:
         return None
-    return sympy.factor_terms(sympy.cancel(-expression.coeff(_symbol(symbol), 0) / slope))
+    return sympy.factor_terms(sympy.cancel(-expanded.coeff(symbol, 0) / slope))
 
 
 def _symbol(name: str) -> sympy.Symbol:
@@ -189,12 +197,11 @@ def sequences() -> Iterator[Sequence]:
         for heads in asked["heads_per_rank"]:
             fields = {**variant["plan"], "model": asked["model"], "seq_len": asked["seq_len"], "sp": sp}
             ours, theirs = sides(fields, {"heads": heads * sp})
-            difference = _moment(ours, "saved") - _moment(theirs, "saved")
-            root = solve(difference.without("s"), "s", ours)  # every term has a factor s
+            difference = _expression(_moment(ours, "saved") - _moment(theirs, "saved"), ours)
+            root = _root(difference / _symbol("s"), _symbol("s"))  # every term has a factor s
             if root is not None:
                 length = sympy.factor_terms(root * (1 if sp == 1 else _symbol("P")))
-                ones = {_symbol(name): 1 for name in ours.point.key.facts.ones}
-                text = str(sympy.factor(evaluate.expression(difference).subs(ones)))
+                text = str(sympy.factor(difference))
                 yield Sequence(variant["name"], sp, heads, text, str(length), _value(length, ours.at.values))
 
 
@@ -234,8 +241,7 @@ def gather() -> Gather:
     many, one = pairs[0], pairs[-1]
     root = solve(_wire_difference(*many), "l", many[0])
     assert root is not None
-    ones = {_symbol(name): 1 for name in one[0].point.key.facts.ones}
-    extra = sympy.factor(evaluate.expression(_wire_difference(*one)).subs(ones))
+    extra = sympy.factor(_expression(_wire_difference(*one), one[0]))
     cells = tuple(_gather_cell(*pair) for pair in pairs)
     return Gather(str(root), _value(root, many[0].at.values), str(extra), cells)
 
