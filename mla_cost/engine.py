@@ -123,7 +123,7 @@ class Storage:
 class Tensor:
     """A view of a storage: axes and dtype, and the graph node that made it."""
 
-    __slots__ = ("axes", "dtype", "edge", "label", "storage")
+    __slots__ = ("axes", "dtype", "edge", "label", "storage", "viewed")
 
     def __init__(self, storage: Storage, axes: Axes, dtype: str, label: str, edge: Edge | None = None) -> None:
         self.storage = storage
@@ -131,6 +131,7 @@ class Tensor:
         self.dtype = dtype
         self.label = label
         self.edge = edge
+        self.viewed = False  # made by a view: it holds the tensor that it was made from, as torch's views do
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -257,7 +258,9 @@ class Machine:
 
     def view(self, tensor: Tensor, axes: Axes) -> Tensor:
         """Another look at the same storage, without a graph node."""
-        return Tensor(tensor.storage, axes, tensor.dtype, tensor.label)
+        found = Tensor(tensor.storage, axes, tensor.dtype, tensor.label)
+        found.viewed = True
+        return found
 
     def elementwise(self, label: str, tensor: Tensor, dtype: str | None = None) -> Tensor:
         """A new tensor made elementwise from this one: dense, in its order of strides."""
@@ -365,12 +368,14 @@ class Machine:
             heapq.heappush(queue, (-node.number, len(queue), node))
 
     def _add(self, slots: Gradients, index: int) -> Tensor:
-        """Two gradients meet. The dispatcher shows a new tensor; real tensors are added in place where they may be."""
+        """Two gradients meet. The dispatcher shows a new tensor; real tensors are added in place where they may be.
+
+        They may where the first is no view: a view shares its storage with the tensor it was made from, which it
+        holds. Source: torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace, pytorch/pytorch.
+        """
         parked = slots[index]
         assert parked is not None
-        in_place = is_dense(self.facts, parked.axes) and (
-            self.facts.elements(parked.dims) * DTYPE_BYTES[parked.dtype] == parked.storage.allocation.size
-        )
+        in_place = not parked.viewed and is_dense(self.facts, parked.axes)
         result = self._allocate(f"sum of gradients of {self.op}", like(self.facts, parked.axes), parked.dtype, in_place)
         slots[index] = None
         allocation = parked.storage.allocation

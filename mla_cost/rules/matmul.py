@@ -49,12 +49,14 @@ def _multiply(
     machine.flops(count)
     name, axes, dtype = tensor.label, _gradient_axes(machine, tensor, rows), tensor.dtype
     weight_name, weight_dims = weight.label, weight.dims
+    folded = len(tensor.axes) > 2  # then the gradient is unfolded again: a view of the product
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         machine.flops(count * 2)
         of_weight = machine.new(f"gradient of {weight_name}", weight_dims, dtype)
-        return [machine.new_as(f"gradient of {name}", axes, dtype), of_weight]
+        of_input = machine.new_as(f"gradient of {name}", axes, dtype)
+        return [machine.view(of_input, axes) if folded else of_input, of_weight]
 
     machine.attach([result], [tensor, weight], backward, saved=[tensor, weight])
     return result
