@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mla_cost import catalog, defaults, fit, pricing
@@ -71,21 +71,26 @@ def plan(
     True
     """
     given = {
-        "model": os.fspath(model),
+        "model": os.fspath(model) if isinstance(model, os.PathLike) else model,
         "device": _names(device),
         "form": tuple(FORMS) if form == "all" else _names(form),
-        "dims": dict(dims or {}),
+        "dims": {} if dims is None else dims,
         **settings,
     }
     return answer(validated(PlanSettings, given))
 
 
-def _names(given: NameOrNames) -> tuple[str, ...]:
+def _names(given: NameOrNames) -> Any:
+    """Names as the settings hold them. What is no name at all is left for the settings to refuse."""
     if given is None:
         return ()
     if isinstance(given, str | os.PathLike):
         return (os.fspath(given),)
-    return tuple(given)
+    return tuple(map(_name, given)) if isinstance(given, Iterable) else given
+
+
+def _name(given: Any) -> Any:
+    return os.fspath(given) if isinstance(given, os.PathLike) else given
 
 
 def answer(settings: PlanSettings) -> Answer:
@@ -99,6 +104,8 @@ def answer(settings: PlanSettings) -> Answer:
         )
     model = model_with_dims(settings)
     devices = [catalog.device(name) for name in settings.device]
+    if not settings.form:
+        raise InputError("name at least one form", field="form", allowed=", ".join(FORMS))
     for form in settings.form:
         named("form", form, FORMS)
     asked: Sequence[DeviceConfig | None] = devices or [None]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mla_cost.config import validated
+from mla_cost.config import AttentionDims, validated
 from mla_cost.errors import InputError, shown
 from mla_cost.forms import FORMS
 from mla_cost.settings import PlanSettings
@@ -19,7 +20,7 @@ def names(given: Iterable[str] | None) -> list[str] | None:
     """Names from a repeated flag, each perhaps several separated by commas; None where the flag is absent."""
     if given is None:
         return None
-    return [name.strip() for text in given for name in text.split(",") if name.strip()]
+    return [name.strip() for text in given for name in text.split(",")]
 
 
 def assignments(given: Iterable[str] | None, prefix: str = "") -> dict[str, Any]:
@@ -72,20 +73,35 @@ def _read(file: Path) -> dict[str, Any]:
     from mla_cost.yamlfile import load_mapping
 
     data = load_mapping(file)
-    beside = file.parent / str(data.get("model", ""))
-    if "model" in data and beside.is_file():
-        data["model"] = str(beside)  # a plan names the model file that lies beside it
+    if "model" in data:
+        data["model"] = _beside(file, data["model"])
+    if isinstance(data.get("device"), str):
+        data["device"] = _beside(file, data["device"])
     return data
+
+
+def _beside(file: Path, name: Any) -> Any:
+    """A plan names the files that lie beside it."""
+    from mla_cost.yamlfile import SUFFIXES
+
+    if not isinstance(name, str) or not name.lower().endswith(SUFFIXES):
+        return name
+    path = file.parent / name
+    return str(path) if os.path.exists(path) else name  # noqa: PTH110  (Path.exists raises where a name is too long)
 
 
 def _assign(data: dict[str, Any], path: str, value: Any) -> None:
     head, dot, field = path.partition(".")
     if not dot:
+        if head in AttentionDims.model_fields:
+            raise InputError("unknown key", field=head, nearest=[f"dims.{head}"])
         data[head] = value
         return
     if head not in _MAPPINGS:
         raise InputError(f"only {' and '.join(_MAPPINGS)} have fields of their own", field=f"--set {path}")
-    data[head] = {**(data.get(head) or {}), field: value}
+    under = data.get(head) or {}
+    if isinstance(under, dict):  # what else it is, the settings refuse
+        data[head] = {**under, field: value}
 
 
 def _as_names(name: str, value: Any) -> Any:

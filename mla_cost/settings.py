@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from mla_cost import defaults
+from mla_cost.errors import shown
 
 _LARGEST = 2**50
 
 
-def _bounded(amount: ByteSize) -> ByteSize:
+def _bounded(given: Any, read: ValidatorFunctionWrapHandler) -> ByteSize:
+    try:
+        amount: ByteSize = read(given)
+    except ValidationError:
+        raise ValueError(f"must be a number of bytes, or text with a unit such as 2GiB, not {shown(given)}") from None
     if not 0 <= amount <= _LARGEST:
-        raise ValueError(f"must be between 0 and {_LARGEST} bytes")
+        raise ValueError(f"must be between 0 and {_LARGEST} bytes, not {shown(given)}")
     return amount
 
 
-Memory = Annotated[ByteSize, AfterValidator(_bounded)]
+Memory = Annotated[ByteSize, WrapValidator(_bounded)]
 Names = tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...]
 
 

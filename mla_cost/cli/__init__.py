@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn, cast
 
 import typer
 
@@ -21,7 +21,8 @@ COMMANDS = {
     "show": "Show everything known of a model or a device, with sources.",
 }
 
-_USAGE_ERROR: Final = typer.BadParameter.__mro__[1]  # typer's own since it holds its parser, click's before
+# UsageError of typer itself, or of click where an older typer hands out click's
+_USAGE_ERROR: Final = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:

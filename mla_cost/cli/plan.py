@@ -87,20 +87,32 @@ def plan(
         "scope": scope,
     }
     settings = planfile.settings(file, flags, planfile.assignments(assign), planfile.assignments(reserve, "reserve"))
+    if require_fit and not settings.device:
+        raise InputError("a fit needs a device to fit on; name one with --device", field="--require-fit")
     answer = api.answer(settings)
+    refused = _refused(answer)
     if output == "json":
         sys.stdout.write(answer.to_json() + "\n")
-    else:
+    elif not refused:
         from mla_cost.views import table
 
         table.show(answer)
-    raise typer.Exit(_exit_code(answer, require_fit))
+    if refused:
+        raise InputError(refused)
+    raise typer.Exit(1 if require_fit and not _fits(answer) else 0)
 
 
-def _exit_code(answer: Any, require_fit: bool) -> int:
-    """2: every row is illegal. 1: a fit was asked for and there is none."""
-    statuses = [row.verdict.status for row in answer.results if row.verdict is not None]
-    if statuses and all(status == "illegal" for status in statuses):
-        return 2
-    fitting = {"fits", "tight"} & set(statuses)
-    return 1 if require_fit and not fitting else 0
+def _refused(answer: Any) -> str:
+    """Why no row has an answer; empty where one has. A reason that several forms share is told once."""
+    reasons: dict[str, list[str]] = {}
+    for row in answer.results:
+        if row.verdict is None or row.verdict.status != "illegal":
+            return ""
+        forms = reasons.setdefault(row.verdict.reason, [])
+        if row.form not in forms:
+            forms.append(row.form)
+    return "; ".join(f"{', '.join(forms)}: {reason}" for reason, forms in reasons.items())
+
+
+def _fits(answer: Any) -> bool:
+    return any(row.verdict.status in {"fits", "tight"} for row in answer.results)
