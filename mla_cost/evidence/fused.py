@@ -67,7 +67,8 @@ class Search(NamedTuple):
             f"the nearest is {near.words()}: {near.gb:.2f} GB; "
             "with other metrics, longer sequences, stacks of 4 blocks, 16 heads and SP 1 and 2 as well, "
             f"{len(wide.near)} of {len(wide.candidates)} do, but so many readings come within 5 % of "
-            f"{wide.hits} of the {len(TARGETS)} whole numbers from {TARGETS[0]} to {TARGETS[-1]} GB too, so that proves nothing"
+            f"{wide.hits} of the {len(TARGETS)} whole numbers from {TARGETS[0]} to {TARGETS[-1]} GB too, "
+            "so that proves nothing"
         )
 
 

@@ -152,8 +152,8 @@ def _fused(page: Data) -> Iterator[str]:
     yield from _paragraph(
         "With other metrics, longer sequences, stacks of 4 blocks, 16 heads and SP 1 and 2 as well,",
         f"{wide['priced']:,} readings were priced and {len(wide['within_5_percent'])} come within 5 %.",
-        f"So many readings also come within 5 % of {wide['whole_numbers_from_10_to_30_hit']} of the 21 whole numbers from",
-        "10 to 30 GB, so none of them is shown to be what was run. Those on the allocated peak of one block:",
+        f"So many readings also come within 5 % of {wide['whole_numbers_from_10_to_30_hit']} of the 21 whole numbers",
+        "from 10 to 30 GB, so none of them is shown to be what was run. Those on the allocated peak of one block:",
     )
     yield ""
     yield from _candidates(one)
@@ -174,8 +174,8 @@ def _regression(page: Data) -> Iterator[str]:
     yield from _paragraph(
         "Absorbed less explicit at the allocated peak, GB (1e9 bytes), sequence 16384, SP 8, eager. The algebra is",
         "`n x d_c intermediates`, less what it replaces in `everything else`. Einsum's copy of the probabilities is",
-        "saved: at the peak of one block it is already freed, and every block that waits for its backward holds one. Softmax",
-        "workspace counts once.",
+        "saved: at the peak of one block it is already freed, and every block that waits for its backward holds one.",
+        "Softmax workspace counts once.",
     )
     yield ""
     groups = list(page["regression"][0]["groups"])
@@ -195,8 +195,8 @@ def _regimes(page: Data) -> Iterator[str]:
     yield ""
     yield from _paragraph(
         "The largest latent rank d_c for which absorbed needs no more than explicit, the other widths DeepSeek-V3's",
-        "(k 128, r 64, v 128; its d_c is 512), S 16384, workspace of the 910B. The formula gives d_c at equality, solved",
-        "from the polynomials of the two programs at the moments that hold there (b 1). 0: for no rank.",
+        "(k 128, r 64, v 128; its d_c is 512), S 16384, workspace of the 910B. The formula gives d_c at equality,",
+        "solved from the polynomials of the two programs at the moments that hold there (b 1). 0: for no rank.",
         "-: no formula, because a kernel's workspace rounds or nothing crosses. Symbols: `mla-cost explain`.",
     )
     yield ""
