@@ -213,7 +213,7 @@ def test_the_page_is_fresh(replayed, checkout):
 
 
 def run(capsys, *arguments):
-    code = 0
+    code: object = 0
     try:
         main(["evidence", *arguments])
     except SystemExit as stopped:
