@@ -205,3 +205,40 @@ def allocator_cells(size: Size) -> list[Spec]:
         for kernel in _kernels(fused=False)
         for variant in variants
     )
+
+
+def rank_cells(size: Size, ranks: int) -> list[Spec]:
+    """Small dims on real processes: every form at 1, 2, 4, ... ranks, and each kernel and variant on two."""
+    usual: dict[str, Any] = {
+        "dims": TINY,
+        "seq_len": 2 * max(8, ranks),
+        "micro_batch": 2,
+        "mask": "tensor",
+        "dtype": "fp32",
+    }
+    degrees = [sp for sp in (1, 2, 4, 8, 16, 32, 64) if sp <= ranks and TINY.heads % sp == 0]
+    variants: list[dict[str, Any]] = [{"sp": sp} for sp in degrees]
+    variants += [{"sp": sp, "dtype": "bf16"} for sp in (1, degrees[-1])]
+    if size != "quick":
+        few = degrees[min(1, len(degrees) - 1)]
+        variants += [{"sp": few, "kernel": kernel} for kernel in KERNELS]
+        variants += [{"sp": few, "attention_layout": layout} for layout in SETTINGS["attention_layout"]]
+        variants += [{"sp": few, "dims": replace(TINY, rope=0, q_lora_rank=None)}, {"sp": few, "layers": 2}]
+        variants += [
+            {"sp": few, "v_layout": "contiguous", "norm": "composite"},
+            {"sp": few, "softmax_dtype": "fp32", "dtype": "bf16"},
+        ]
+    return made(
+        usual | {"form": form, "scheme": scheme} | variant for form, scheme in pairings() for variant in variants
+    )
+
+
+def refusable() -> Iterator[dict[str, Any]]:
+    """Every form, scheme and kernel together, on one rank, some, and a number that divides nothing."""
+    for form, declared in FORMS.items():
+        for scheme in [None] if isinstance(declared, Pair) else SCHEMES:
+            for kernel in KERNELS:
+                yield from (
+                    {"form": form, "scheme": scheme, "kernel": kernel, "dims": TINY, "seq_len": 16, "sp": sp}
+                    for sp in (1, 2, 3, 16)
+                )

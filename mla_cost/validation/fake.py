@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -12,13 +13,14 @@ from mla_cost import evaluate
 from mla_cost.cost import form_of
 from mla_cost.engine import Phase
 from mla_cost.evaluate import Evaluation
+from mla_cost.figures import evaluation
 from mla_cost.reference.fake import count_flops, run_fake
 from mla_cost.reference.forms import make_stack
 from mla_cost.reference.measure import Recording
 from mla_cost.reference.spec import Dims, Spec
-from mla_cost.resolve import Point
-from mla_cost.validation.cells import name
-from mla_cost.validation.predict import point, predicted, predicted_stack
+from mla_cost.resolve import Illegal, Point
+from mla_cost.validation.cells import made, name, refusable
+from mla_cost.validation.predict import asked_point, point, predicted, predicted_stack
 from mla_cost.validation.report import Row, row
 from mla_cost.validation.traces import (
     executor_kept,
@@ -31,15 +33,28 @@ from mla_cost.validation.traces import (
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 PHASES: tuple[Phase, ...] = ("forward", "backward")
+MODEL_FAULTS = (ValueError, LookupError, AssertionError, TypeError)  # what a wrong declaration can raise
 PRODUCTS = ("mm", "bmm")  # the ops that FlopCounterMode counts in what is executed here
 
 
 def check_cell(spec: Spec) -> Iterator[Row]:
     """Every check of one cell: of one block all that the model says, of several the figures of the stack."""
-    recording = run_fake(spec)
-    if spec.layers > 1:
-        yield from _stack(spec, recording)
+    try:
+        recording = run_fake(spec)
+    except RuntimeError as problem:
+        if spec.fused_attention == "stand-in":
+            raise
+        yield row("timeline", name(spec), "", f"torch selects no such backend here: {problem}", by_construction=True)
         return
+    try:
+        predicted(spec)
+    except MODEL_FAULTS as problem:
+        yield row("program", name(spec), f"the executor runs it, the model has none: {problem}")
+        return
+    yield from _stack(spec, recording) if spec.layers > 1 else _block(spec, recording)
+
+
+def _block(spec: Spec, recording: Recording) -> Iterator[Row]:
     at, cell, stated = predicted(spec), name(spec), recording.by_construction
     yield _saved(at, recording, cell, stated)
     yield _peak(at, recording, cell, stated)
@@ -49,6 +64,23 @@ def check_cell(spec: Spec) -> Iterator[Row]:
     yield _products(at, spec)
     if spec.by_construction or spec.fused_attention != "stand-in":
         yield _fused_attention(at, spec)
+
+
+def check_refusals() -> Iterator[Row]:
+    """What the executor refuses the model refuses, and nothing else: forms, schemes, kernels, degrees."""
+    for asked in refusable():
+        ours, theirs = _refused_by_model(asked), made([asked]) == []
+        told = f"model {'refuses' if ours else 'has a program'}, executor {'refuses' if theirs else 'has one'}"
+        cell = " ".join(str(part) for part in (asked["form"], asked["scheme"], asked["kernel"], f"sp={asked['sp']}"))
+        yield row("refusals", cell, told if ours != theirs else "", "refused" if ours else "a program")
+
+
+def _refused_by_model(asked: Mapping[str, Any]) -> bool:
+    try:
+        evaluation(asked_point(**asked))
+    except Illegal:
+        return True
+    return False
 
 
 # ---- memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from mla_cost.config import AttentionDims, ModelConfig
 from mla_cost.evaluate import Evaluation
@@ -36,8 +37,12 @@ def point(spec: Spec) -> Point:
         Illegal, InputError: as `mla_cost.resolve.resolve`.
 
     """
-    settings = PlanSettings.model_validate({name: getattr(spec, name) for name in _SAME_NAME})
-    return resolve(_model(spec.dims), spec.form, settings)
+    return asked_point(spec.form, spec.dims, **{name: getattr(spec, name) for name in _SAME_NAME})
+
+
+def asked_point(form: str, dims: Dims, **settings: Any) -> Point:
+    """As `point`, of what may be no cell of the executor's."""
+    return resolve(_model(dims), form, PlanSettings.model_validate(settings))
 
 
 def predicted(spec: Spec) -> Evaluation:

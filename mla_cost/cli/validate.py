@@ -1,0 +1,68 @@
+"""`mla-cost validate`: the model against the torch reference executor."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def validate(
+    quick: Annotated[bool, typer.Option("--quick", help="A small grid, under 40 seconds.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="The full cross product: some tens of minutes.")] = False,
+    ranks: Annotated[
+        int | None,
+        typer.Option(metavar="0|1|2|4|8", help="Processes to start over gloo; by default 8, with --quick 4."),
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Records of `python -m mla_cost.reference` to compare instead.")
+    ] = None,
+    output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print the report.")] = "table",
+) -> None:
+    """Run the forms in torch and compare, byte by byte, what the model says of them. Exits with 1 on disagreement."""
+    from mla_cost.errors import InputError
+
+    if output not in {"table", "json"}:
+        raise InputError("unknown format", field="--format", value=output, allowed="table, json")
+    if quick and full:
+        raise InputError("--quick and --full are two sizes of one grid: choose one")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler tells of its own starts and stops
+    from mla_cost.validate import validate as compared
+
+    with _progress() as watch:
+        report = compared("quick" if quick else "full" if full else "default", ranks, compare, watch)
+    if output == "json":
+        sys.stdout.write(report.to_json() + "\n")
+    else:
+        from mla_cost.validation import table
+
+        table.show(report)
+    raise typer.Exit(1 if report.disagreements else 0)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int], None]]:
+    """A bar per stage on stderr, in a terminal only."""
+    if not sys.stderr.isatty():
+        yield lambda _stage, _left: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bars: dict[str, TaskID] = {}
+
+        def watch(stage: str, left: int) -> None:
+            if stage not in bars:
+                bars[stage] = progress.add_task(stage, total=None)
+            elif progress.tasks[bars[stage]].total is None:
+                progress.update(bars[stage], total=left)
+            else:
+                progress.advance(bars[stage])
+
+        yield watch

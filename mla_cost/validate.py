@@ -1,0 +1,89 @@
+"""`validate` sets the model's prediction against the torch reference executor, cell by cell. It needs torch.
+
+A residual is a fault to name, never a tolerance: how a disagreement is settled is in docs/validation.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from mla_cost.errors import InputError
+
+if TYPE_CHECKING:
+    from mla_cost.reference.spec import Spec
+    from mla_cost.validation.report import Report, Row
+
+Size = Literal["quick", "default", "full"]
+SIZES: tuple[Size, ...] = ("quick", "default", "full")
+RANKS = {"quick": 4, "default": 8, "full": 8}  # gloo processes where the caller does not say
+ALLOWED_RANKS = (0, 1, 2, 4, 8)
+INSTALL = "validate runs torch, which is not installed: pip install 'mla-cost[reference]'"
+LEFT_OUT = (
+    "real allocator: fused norms and fused attention (a stand-in's inside is not a kernel's), and bf16 (its products "
+    "bring workspaces of their own)",
+    "stacks of blocks on fake tensors: the timeline, which the model repeats in closed form",
+)
+Watch = Callable[[str, int], None]  # a stage and how many of its cells are still to come
+
+
+def validate(
+    size: Size = "default", ranks: int | None = None, records: Path | None = None, watch: Watch | None = None
+) -> Report:
+    """Compare model and executor on a grid, or with `records` on what devices measured.
+
+    ranks: gloo processes to start, 0 for none. watch: called before every cell.
+
+    Raises:
+        InputError: torch is missing, ranks is not among ALLOWED_RANKS, or a record cannot be read.
+
+    """
+    if find_spec("torch") is None:
+        raise InputError(INSTALL)
+    if ranks is not None and ranks not in ALLOWED_RANKS:
+        raise InputError(
+            "no such number of processes", field="ranks", value=ranks, allowed=", ".join(map(str, ALLOWED_RANKS))
+        )
+    watch = watch or (lambda _stage, _left: None)
+    if records is not None:
+        return _records(records)
+    return _grid(size, RANKS[size] if ranks is None else ranks, watch)
+
+
+def _records(file: Path) -> Report:
+    from mla_cost.validation.device import check_records
+    from mla_cost.validation.report import Report
+
+    return Report(tuple(check_records(file)))
+
+
+def _grid(size: Size, ranks: int, watch: Watch) -> Report:
+    from mla_cost.validation import allocator, cells, fake
+    from mla_cost.validation.ranks import check_ranks
+    from mla_cost.validation.report import Report
+
+    stages: dict[str, Callable[[], Iterable[Row]]] = {
+        "refusals": fake.check_refusals,
+        "fake tensors": lambda: _each(fake.check_cell, cells.fake_cells(size), "fake tensors", watch),
+        "real allocator": lambda: _each(
+            allocator.check_allocator, cells.allocator_cells(size), "real allocator", watch
+        ),
+        "real ranks": lambda: check_ranks(cells.rank_cells(size, ranks)) if ranks else (),
+    }
+    rows: list[Row] = []
+    seconds: dict[str, float] = {}
+    for stage, run in stages.items():
+        start = time.perf_counter()
+        watch(stage, 0)
+        rows += run()
+        seconds[stage] = time.perf_counter() - start
+    return Report(tuple(rows), seconds, LEFT_OUT if ranks else (*LEFT_OUT, "real ranks: none were asked for"))
+
+
+def _each(check: Callable[[Spec], Iterable[Row]], specs: Sequence[Spec], stage: str, watch: Watch) -> Iterator[Row]:
+    for done, spec in enumerate(specs):
+        watch(stage, len(specs) - done)
+        yield from check(spec)
