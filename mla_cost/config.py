@@ -29,6 +29,7 @@ Scalar = str | bool | int | Number
 Family = Literal["cuda", "rocm", "ascend"]
 ParameterFact = Literal["total_reported", "active_reported", "exact", "derived_main_model", "derived_with_indexer"]
 IndexerDim = Literal["index_n_heads", "index_head_dim", "index_topk", "index_kpool"]
+CheckpointFact = Literal["mtp_modules", "fp8_block", "inv_freq"]
 
 _Frozen: Final = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -53,7 +54,15 @@ class ModelConfig(BaseModel):
     None means that the source does not state the fact or that the model has no such part. `num_layers` counts
     transformer blocks; `num_mla_layers` counts MLA blocks, fewer in hybrid models and more where a block holds two;
     `mla_layers` says which they are, and `mla_layer_indices` lists them from 0 where not every block holds one.
-    `parameters` are element counts; `indexer` belongs to sparse attention, which the attention scope does not price.
+    `parameters` are element counts; `indexer` belongs to sparse attention, which the attention scope does not price,
+    and `num_indexer_layers` counts the layers that have their own where others share it.
+
+    `router_correction_bias`: a bias that only steers the choice of experts; `num_zero_experts` are scored but hold no
+    weights. `checkpoint` says what a checkpoint's `parameters.exact` holds beside the main model: MTP modules with
+    their own embedding and head, the block of FP8 scales, inv_freq entries per layer. `uncounted_parts` names parts
+    of the model that these facts do not describe; `uncounted_parameters` (elements per layer) then stands for them.
+    `other_layer_parameters` (elements) and `other_layer_bytes` (saved for backward, per micro-batch and rank) stand
+    for the token mixer of one layer that holds no MLA block. These three are the user's own figures.
     """
 
     model_config = _Frozen
@@ -76,13 +85,22 @@ class ModelConfig(BaseModel):
     num_experts_per_token: Experts | None = None
     num_dense_layers: Annotated[int, Field(ge=0, le=100_000)] | None = None
     num_mtp_layers: Annotated[int, Field(ge=0, le=1000)] | None = None
+    router_scores: Literal["sigmoid", "softmax"] | None = None
+    router_correction_bias: bool | None = None
+    num_zero_experts: Experts | None = None
     vocab_size: Vocabulary | None = None
     max_position_embeddings: Tokens | None = None
     tied_embeddings: bool | None = None
     dtype: Text | None = None
     parameters: dict[ParameterFact, Count] = {}
     parameters_exact_scope: Text | None = None
+    checkpoint: dict[CheckpointFact, Count] = {}
     indexer: dict[IndexerDim, Width] | None = None
+    num_indexer_layers: Layers | None = None
+    uncounted_parts: Text | None = None
+    uncounted_parameters: Count | None = None
+    other_layer_parameters: Count | None = None
+    other_layer_bytes: Bytes | None = None
     rope: dict[str, Scalar] = {}
     traits: dict[str, Scalar] = {}
     verified: bool = False
