@@ -21,10 +21,10 @@ READS = {"allocated_peak_bytes": "allocated peak", "peak_bytes": "peak", "saved_
 
 
 class Candidate(NamedTuple):
-    """One reading and its figure, absorbed less explicit."""
+    """One reading and its figure: what `of` needs more than `against`."""
 
-    explicit: str
-    absorbed: str
+    of: str
+    against: str
     device: str
     read: str
     at: Mapping[str, Any]
@@ -33,7 +33,7 @@ class Candidate(NamedTuple):
     def words(self) -> str:
         """The reading in words."""
         cell = ", ".join(f"{name.removeprefix('dims.')} {value}" for name, value in self.at.items())
-        return f"{self.absorbed} less {self.explicit} on {self.device}, {self.read}, {cell}"
+        return f"{self.of} less {self.against} on {self.device}, {self.read}, {cell}"
 
 
 class Tier(NamedTuple):
@@ -105,12 +105,12 @@ def _candidates(
         family = catalog.device(device).family
         for values in product(*cells.values()):
             at = dict(zip(cells, values, strict=True))
-            left = [(side["name"], _priced({**plan, **at, **side["plan"]}, family)) for side in sides["absorbed"]]
-            right = [(side["name"], _priced({**plan, **at, **side["plan"]}, family)) for side in sides["explicit"]]
-            for (absorbed, ours), (explicit, theirs), read in product(left, right, reads):
+            left = [(side["name"], _priced({**plan, **at, **side["plan"]}, family)) for side in sides["of"]]
+            right = [(side["name"], _priced({**plan, **at, **side["plan"]}, family)) for side in sides["against"]]
+            for (of, ours), (against, theirs), read in product(left, right, reads):
                 if ours is not None and theirs is not None:
                     gb = (getattr(ours, read) - getattr(theirs, read)) / 1e9
-                    yield Candidate(explicit, absorbed, device, READS[read], at, gb)
+                    yield Candidate(of, against, device, READS[read], at, gb)
 
 
 def _priced(fields: Mapping[str, Any], family: str) -> Figures | None:

@@ -160,7 +160,7 @@ def _fused(page: Data) -> Iterator[str]:
 
 
 def _candidates(found: Iterable[Data]) -> Iterator[str]:
-    rows = ((c["absorbed"], c["explicit"], c["device"], _at(c["at"]), f"{c['gb']:.2f} GB") for c in found)
+    rows = ((c["of"], c["against"], c["device"], _at(c["at"]), f"{c['gb']:.2f} GB") for c in found)
     yield from _table(("absorbed side", "explicit side", "device", "at", "difference"), rows)
 
 
