@@ -55,7 +55,7 @@ class ModelConfig(BaseModel):
     transformer blocks; `num_mla_layers` counts MLA blocks, fewer in hybrid models and more where a block holds two;
     `mla_layers` says which they are, and `mla_layer_indices` lists them from 0 where not every block holds one.
     `parameters` are element counts; `indexer` belongs to sparse attention, which the attention scope does not price,
-    and `num_indexer_layers` counts the layers that have their own where others share it.
+    and `indexer_layer_indices` lists the layers (from 0) that have their own where the others share it.
 
     `router_correction_bias`: a bias that only steers the choice of experts; `num_zero_experts` are scored but hold no
     weights. `checkpoint` says what a checkpoint's `parameters.exact` holds beside the main model: MTP modules with
@@ -96,7 +96,7 @@ class ModelConfig(BaseModel):
     parameters_exact_scope: Text | None = None
     checkpoint: dict[CheckpointFact, Count] = {}
     indexer: dict[IndexerDim, Width] | None = None
-    num_indexer_layers: Layers | None = None
+    indexer_layer_indices: tuple[Annotated[int, Field(ge=0, lt=100_000)], ...] | None = None
     uncounted_parts: Text | None = None
     uncounted_parameters: Count | None = None
     other_layer_parameters: Count | None = None
