@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mla_cost import catalog, defaults, fit, pricing
 from mla_cost.config import AttentionDims, DeviceConfig, ModelConfig, validated
+from mla_cost.cost import Key
 from mla_cost.errors import InputError
 from mla_cost.forms import FORMS
 from mla_cost.resolve import named
@@ -80,7 +81,7 @@ def plan(
     return answer(validated(PlanSettings, given))
 
 
-def _names(given: NameOrNames) -> Any:
+def _names(given: Any) -> Any:
     """Names as the settings hold them. What is no name at all is left for the settings to refuse."""
     if given is None:
         return ()
@@ -141,20 +142,22 @@ def _inputs(settings: PlanSettings, model: ModelConfig, devices: Sequence[Device
     return inputs
 
 
-def formula(form: str, quantity: str = "saved", **settings: Any) -> sympy.Expr:
+def formula(
+    form: str, quantity: str = "saved", *, one: Sequence[str] = (), without: Sequence[str] = (), **settings: Any
+) -> sympy.Expr:
     """The symbolic formula of a quantity, as a sympy expression over the symbols of `mla_cost.dims.SYMBOLS`.
 
-    quantity: saved, peak, payload, wire or flops. settings: the variant, as `mla_cost.explain.explain` takes it; by
-    default sp > 1 with more than one head per rank, kernel eager.
+    quantity: saved, peak, payload, wire or flops. The variant is sp > 1 with more than one head per rank and kernel
+    eager by default; one: dims of size one, of `sp`, `heads`, `batch`, `positions`; without: absent parts, of
+    `query-latent` and `rope`; settings: kernel, scheme, dtype, v_layout, value_padding, ... as `plan` takes them.
+    Raises `mla_cost.InputError` for an unknown name, and for a setting that only numbers have.
 
     >>> import mla_cost
     >>> formula = mla_cost.formula("laga", "payload")
     >>> sorted(str(symbol) for symbol in formula.free_symbols)
     ['P', 'S', 'b', 'd_c', 'k', 'l', 'r', 's', 'v']
     """
-    from mla_cost.explain import explain
-
-    return explain(form, quantity, **settings).expression()
+    return explain_variant(form, quantity, settings, one, without).expression()
 
 
 def explain_variant(
@@ -164,6 +167,9 @@ def explain_variant(
     from mla_cost.explain import explain
 
     checked = validated(PlanSettings, {**settings, "form": (form,)})
+    for name in settings:
+        if name not in {*Key._fields, "scheme", "kernel"}:
+            raise InputError("no formula depends on this; it has one for all values", field=name)
     given = {name: getattr(checked, name) for name in settings if name not in {"scheme", "kernel"}}
     return explain(form, quantity, kernel=checked.kernel, scheme=checked.scheme, one=one, without=without, **given)
 

@@ -77,6 +77,10 @@ def _read(file: Path) -> dict[str, Any]:
         data["model"] = _beside(file, data["model"])
     if isinstance(data.get("device"), str):
         data["device"] = _beside(file, data["device"])
+    if isinstance(data.get("dims"), dict):  # checked here, where the file is known; over a model's own dims later
+        validated(
+            AttentionDims, dict.fromkeys(AttentionDims.model_fields, 2) | data["dims"], file=str(file), prefix="dims"
+        )
     return data
 
 

@@ -81,7 +81,7 @@ def scheme_of(form: str, wanted: str | None) -> Scheme:
 
     """
     declared = named("form", form, FORMS)
-    scheme: Scheme = named("scheme", wanted or declared.scheme, SCHEMES)
+    scheme: Scheme = named("scheme", declared.scheme if wanted is None else wanted, SCHEMES)
     if isinstance(declared, Pair) and scheme.name != declared.scheme:
         raise Illegal(
             f"{form} is {declared.form} with scheme {declared.scheme}; "

@@ -345,7 +345,7 @@ def test_one_fitting_row_is_enough_for_require_fit(answer):
 
 
 @pytest.mark.parametrize("device", ["910b-64gb", "none"])
-def test_every_row_illegal_ends_with_2(answer, capsys, device):
+def test_every_row_illegal_ends_with_2(capsys, device):
     with pytest.raises(SystemExit) as ended:
         main(["plan", "--sp", "3", "--format", "json", "--device", device])
     out, err = capsys.readouterr()
