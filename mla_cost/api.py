@@ -155,7 +155,7 @@ def formula(
     >>> import mla_cost
     >>> formula = mla_cost.formula("laga", "payload")
     >>> sorted(str(symbol) for symbol in formula.free_symbols)
-    ['P', 'S', 'b', 'd_c', 'k', 'l', 'r', 's', 'v']
+    ['S', 'b', 'd_c', 'k', 'l', 'r', 's', 'v']
     """
     return explain_variant(form, quantity, settings, one, without).expression()
 
