@@ -34,6 +34,7 @@ test: $(VENV)/test.stamp
 # Each page names the command that writes it; tests fail when one is stale.
 docs: $(VENV)/base.stamp
 	@$(BIN)/mla-cost evidence --format markdown > docs/evidence.md
+	@$(BIN)/python docs/build.py
 
 bench: $(VENV)/base.stamp
 	@$(BIN)/python -m tests.benchmarks

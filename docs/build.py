@@ -1,0 +1,113 @@
+"""Writes the generated parts of the documentation anew: `make docs`. Tests compare them with what is written here.
+
+A generated part stands between `<!-- made by docs/build.py: NAME -->` and `<!-- end -->`; docs/formulas.md is all made.
+"""
+# ruff: noqa: INP001  # a script, not a package
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mla_cost import catalog, formulas
+from mla_cost.dims import SYMBOLS
+from mla_cost.kernels import KERNELS
+from mla_cost.program import Limit
+from mla_cost.workspace import SOFTMAX
+
+ROOT = Path(__file__).resolve().parents[1]
+MARK = re.compile(r"(?<=<!-- made by docs/build\.py: )([\w-]+)( -->\n)(?:(?!<!--).)*(?=<!-- end -->)", re.DOTALL)
+
+
+def plan_output() -> str:
+    """What `mla-cost plan` prints into a pipe of 80 columns."""
+    command = (sys.executable, "-c", "from mla_cost.cli import main; main(['plan'])")
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", check=True)  # noqa: S603  # our own command
+    lines = "\n".join(line.rstrip() for line in done.stdout.rstrip().splitlines())
+    return f"```text\n$ mla-cost plan\n{lines}\n```"
+
+
+def symbols() -> str:
+    """Every symbol of a formula."""
+    rows = [(f"`{name}`", meaning, f"`{field}`") for name, (meaning, field) in SYMBOLS.items()]
+    return formulas.markdown_table(("symbol", "meaning", "set by"), rows)
+
+
+def limits() -> str:
+    """Where each fused kernel trains."""
+    rows = [
+        (kernel.name, limit.implementation, ", ".join(limit.archs), widths(limit), limit.source)
+        for kernel in KERNELS.values()
+        for limit in kernel.limits
+    ]
+    return formulas.markdown_table(("kernel", "implementation", "architectures", "head widths", "source"), rows)
+
+
+def widths(limit: Limit) -> str:
+    """The limit in words."""
+    parts = [f"exactly {qk}/{v}" for qk, v in limit.only]
+    parts += [f"Q and K up to {limit.max_qk}, V up to {limit.max_v}"] * (limit.max_qk is not None)
+    parts += ["any width"] * (not limit.only and limit.max_qk is None)
+    parts += ["V as wide as Q and K"] * limit.equal + ["V no wider than Q and K"] * limit.at_most_qk
+    parts += [f"multiples of {limit.multiple_of}"] * (limit.multiple_of > 1)
+    return ", ".join(parts + [limit.note] * bool(limit.note))
+
+
+def softmax_workspace() -> str:
+    """What eager softmax holds inside its calls, by device family."""
+    rows = [(name, found.words, found.basis, found.source) for name, found in SOFTMAX.items() if found.source]
+    return formulas.markdown_table(("family", "workspace", "how sure", "source"), rows)
+
+
+def fused_workspace() -> str:
+    """Where the size of each fused kernel's backward workspace was read."""
+    rows = [(kernel.name, kernel.workspace_source) for kernel in KERNELS.values() if kernel.fused]
+    return formulas.markdown_table(("kernel", "read in"), rows)
+
+
+def kv_gather() -> str:
+    """The file of the scheme that docs/adding.md reads line by line."""
+    return f"```python\n{(ROOT / 'mla_cost' / 'schemes' / 'kv_gather.py').read_text(encoding='utf-8').strip()}\n```"
+
+
+def reserves() -> str:
+    """What is taken off visible memory, the same item of several devices once."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in catalog.device_names():
+        for item in catalog.device(name).reserve:
+            sure = "read at its source" if item.verified else "not verified"
+            found.setdefault((item.name, f"{item.bytes / 2**20:,.0f}", item.per, sure), []).append(name)
+    rows = [(*item, ", ".join(names)) for item, names in found.items()]
+    return formulas.markdown_table(("item", "MiB", "per", "how sure", "devices"), rows)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "plan-output": plan_output,
+    "symbols": symbols,
+    "limits": limits,
+    "softmax-workspace": softmax_workspace,
+    "fused-workspace": fused_workspace,
+    "reserves": reserves,
+    "kv-gather": kv_gather,
+}
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Every page with generated parts, as it should read."""
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        text = path.read_text(encoding="utf-8")
+        if MARK.search(text):
+            yield path, MARK.sub(lambda mark: f"{mark.group(1)}{mark.group(2)}{PARTS[mark.group(1)]()}\n", text)
+    yield ROOT / "docs" / "formulas.md", formulas.page()
+
+
+if __name__ == "__main__":
+    for page, wanted in list(pages()):
+        if not page.is_file() or page.read_text(encoding="utf-8") != wanted:
+            page.write_text(wanted, encoding="utf-8")
+            sys.stdout.write(f"{page.relative_to(ROOT)} written\n")
