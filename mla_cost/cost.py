@@ -10,8 +10,9 @@ from mla_cost.dims import Facts
 from mla_cost.engine import Machine, Tensor, Timeline
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
+from mla_cost.layers import LAYERS, TENSOR_PARALLEL
 from mla_cost.polynomial import Polynomial, total
-from mla_cost.program import Block, Drop, Exchange, Form, If, Op, Pair, Parameter, Piece, Result, Return
+from mla_cost.program import Block, Drop, Exchange, Form, If, Op, Pair, Parameter, Piece, Result, Return, parse
 from mla_cost.rules import RULES, Call, readable
 from mla_cost.schemes import SCHEMES
 
@@ -30,6 +31,7 @@ class Key(NamedTuple):
     softmax_dtype: str = "activation"
     mask: str = "none"
     norm: str = "fused"
+    layer: str = "attention"
     input_held: bool = True
 
     def settings(self) -> dict[str, str]:
@@ -69,25 +71,28 @@ class _Run:
 
     def __init__(self, key: Key) -> None:
         self.key = key
-        self.form = form_of(key.form)
-        self.moves: Mapping[str, str] = SCHEMES[key.scheme].moves if key.facts.exchanged else {}
+        self.layer = LAYERS[key.layer]
+        self.pieces: Mapping[str, Piece] = {**form_of(key.form).pieces, **parse(self.layer.text)}
+        self.moves: dict[str, str] = dict(SCHEMES[key.scheme].moves) if key.facts.exchanged else {}
+        if key.facts.rows_divided:
+            self.moves.update(TENSOR_PARALLEL)
         self.settings = key.settings()
         self.machine = Machine(key.facts, key.dtype)
         self.parameters: dict[str, Tensor] = {}
 
     def timeline(self, backward: bool) -> Timeline:
         machine = self.machine
-        x = machine.input("x", ("s", "b", "h"))
-        y = self._call(self.form.pieces["forward"], [x])[0]
+        inputs = [machine.input("x", (self.key.facts.rows, "b", "h"))] if self.layer.takes_input else []
+        y = self._call(self.pieces["layer"], list(inputs))[0]
         if not self.key.input_held:
-            del x
+            inputs.clear()
         edge, dims = y.edge, y.dims
         assert edge is not None
         machine.timeline.forward_events = len(machine.timeline.events)
         machine.mark_saved(edge)
         del y
         if backward:
-            machine.backward(edge, lambda: machine.new("gradient of output", dims))
+            machine.backward(edge, lambda: machine.new("gradient of output", dims) if dims else machine.uncounted("1"))
         machine.closed = True
         return machine.timeline
 
@@ -134,7 +139,7 @@ class _Run:
             return given
         if op.name == "attend":
             return self._call(KERNELS[self.key.kernel].piece(len(given[1].axes) == 3, self.key.attention_layout), given)
-        piece = self.form.pieces.get(op.name)
+        piece = self.pieces.get(op.name)
         if piece is not None:
             return self._call(piece, given)
         self.machine.op = readable(op.results[0].name)

@@ -15,16 +15,20 @@ from mla_cost.polynomial import Polynomial, product, total
 SYMBOLS: dict[str, tuple[str, str]] = {
     "S": ("sequence length, all ranks together", "seq_len"),
     "P": ("ranks that share one sequence", "sp"),
+    "t": ("ranks of tensor parallelism", "tp"),
     "s": ("sequence positions on one rank, S/P", "seq_len / sp"),
+    "u": ("sequence positions on one rank outside the regions of tensor parallelism, s/t", "seq_len / sp / tp"),
     "b": ("sequences in a micro-batch", "micro_batch"),
-    "n": ("attention heads", "dims.heads"),
-    "l": ("heads on one rank where a scheme divides them, n/P", "dims.heads / sp"),
+    "n": ("attention heads of one tp rank", "dims.heads / tp"),
+    "l": ("heads on one rank where a scheme divides them, n/P", "dims.heads / tp / sp"),
     "h": ("hidden width", "dims.hidden"),
     "d_q": ("width of the query latent, 0 without one", "dims.q_lora_rank"),
     "d_c": ("width of the key-value latent", "dims.kv_lora_rank"),
     "k": ("width of a head's query and key without position", "dims.qk_nope_head_dim"),
     "r": ("width of a head's rotated query and key", "dims.qk_rope_head_dim"),
     "v": ("width of a head's value", "dims.v_head_dim"),
+    "f": ("width of a dense MLP on one rank", "intermediate_size / tp"),
+    "V": ("vocabulary rows on one rank", "vocab_size / tp, padded"),
     "r_half": ("half of r, which RoPE turns as one", "dims.qk_rope_head_dim / 2"),
 }
 CONSTANTS: dict[str, int] = {"8": 8}  # widths that a kernel fixes, such as the last dim of Ascend's softmax statistics
@@ -48,20 +52,23 @@ class Facts:
 
     ones: base symbols whose value is 1. zeros: symbols whose value is 0 (r without RoPE, d_q without a query latent).
     heads_divided: whether a scheme divides the heads over the ranks (then n = l*P, otherwise n is a base symbol).
+    rows_divided: whether tensor parallelism divides the sequence between its regions (then s = u*t, otherwise u is s).
     Equal facts are one object (`facts`), so what is derived from dims is worked out once.
     """
 
-    __slots__ = ("_atoms", "_elements", "_layouts", "heads_divided", "ones", "zeros")
+    __slots__ = ("_atoms", "_elements", "_layouts", "heads_divided", "ones", "rows_divided", "zeros")
 
     def __init__(
         self,
         ones: frozenset[str] = frozenset(),
         zeros: frozenset[str] = frozenset(),
         heads_divided: bool = True,
+        rows_divided: bool = False,
     ) -> None:
         self.ones = ones
         self.zeros = zeros
         self.heads_divided = heads_divided
+        self.rows_divided = rows_divided
         self._atoms: dict[str, Atoms] = {}
         self._elements: dict[tuple[str, ...], Polynomial] = {}
         self._layouts: dict[tuple[str, ...], Layout] = {}
@@ -70,6 +77,11 @@ class Facts:
     def exchanged(self) -> bool:
         """Whether more than one rank shares the sequence."""
         return "P" not in self.ones
+
+    @property
+    def rows(self) -> str:
+        """The dim of positions outside the regions of tensor parallelism: u, which is s where nothing divides it."""
+        return "u" if self.rows_divided else "s"
 
     def words(self) -> str:
         """The key in words, as formulas print it: 'sp > 1, more than one head per rank'."""
@@ -91,7 +103,9 @@ class Facts:
     def factors(self, name: str) -> tuple[str, ...]:
         """The base factors of a dim: S is (P, s), k+r is one factor of its own."""
         if name == "S":
-            return ("P", "s")
+            return ("P", *self.factors("s"))
+        if name == "s" and self.rows_divided:
+            return ("t", "u")
         if name == "n" and self.heads_divided:
             return ("P", "l")
         return (name,)
@@ -136,9 +150,14 @@ class Facts:
 
 
 @cache
-def facts(ones: frozenset[str] = frozenset(), zeros: frozenset[str] = frozenset(), heads_divided: bool = True) -> Facts:
+def facts(
+    ones: frozenset[str] = frozenset(),
+    zeros: frozenset[str] = frozenset(),
+    heads_divided: bool = True,
+    rows_divided: bool = False,
+) -> Facts:
     """The facts, one object for equal arguments."""
-    return Facts(ones, zeros, heads_divided)
+    return Facts(ones, zeros, heads_divided, rows_divided)
 
 
 @cache
@@ -149,28 +168,32 @@ def _factor_size(factor: str) -> Polynomial:
 
 
 def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int]:
-    """Values for the base symbols, from S, P, b, n and the widths.
+    """Values for the base symbols, from S, P, b, the widths, n (heads of one tp rank), and t where it is above 1.
 
     Raises:
-        ValueError: P does not divide S, or n where the heads are divided (a plan refuses these first, by name).
+        ValueError: ranks do not divide S, or n where the heads are divided (a plan refuses these first, by name).
 
     """
-    ranks = values["P"]
-    if values["S"] % ranks or (heads_divided and values["n"] % ranks):
-        raise ValueError(f"P = {ranks} does not divide S = {values['S']} or n = {values['n']}")
+    ranks, parts = values["P"], values["P"] * values.get("t", 1)
+    if values["S"] % parts or (heads_divided and values["n"] % ranks):
+        raise ValueError(f"{parts} ranks do not divide S = {values['S']}, or {ranks} not n = {values['n']}")
     base = {name: value for name, value in values.items() if name != "S"}
     base["s"] = values["S"] // ranks
+    base["u"] = values["S"] // parts
     base["r_half"] = values["r"] // 2
     if heads_divided:
         base["l"] = values["n"] // ranks
     return base
 
 
+_COUNTED = ("P", "s", "t", "u", "b", "h", "d_q", "d_c", "k", "r", "v", "r_half", "f", "V")
+
+
 def facts_of(base: Mapping[str, int], heads_divided: bool) -> Facts:
     """The facts that hold for these base values."""
-    counted = ["P", "s", "b", "l" if heads_divided else "n", "h", "d_q", "d_c", "k", "r", "v", "r_half"]
-    ones = frozenset(name for name in counted if base[name] == 1)
-    return facts(ones, frozenset(name for name in ("d_q", "r") if base[name] == 0), heads_divided)
+    ones = frozenset(name for name in (*_COUNTED, "l" if heads_divided else "n") if base.get(name) == 1)
+    zeros = frozenset(name for name in ("d_q", "r") if base[name] == 0)
+    return facts(ones, zeros, heads_divided, base.get("t", 1) > 1)
 
 
 def declared(names: Iterable[str]) -> tuple[str, ...]:

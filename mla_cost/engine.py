@@ -72,10 +72,13 @@ class Event(NamedTuple):
 class Collective(NamedTuple):
     """One call of a collective. payload: bytes of the tensor handed over; wire: bytes this rank sends.
 
-    handed: its dims. piece: dims of what goes to each of the other ranks, so wire is (P-1) pieces.
+    axis: the mesh axis, whose number of ranks is `ranks`. handed: the dims of the tensor. piece: dims of what goes to
+    each of the other ranks, so wire is (ranks - 1) pieces; an all-reduce sends each piece twice.
     """
 
     kind: str
+    axis: str
+    ranks: str
     tensor: str
     phase: Phase
     dtype: str
@@ -291,6 +294,11 @@ class Machine:
         self.timeline.parameters.append(allocation)
         tensor = Tensor(Storage(self, allocation), axes, self.dtype, name)
         return self._leaf(name, tensor, parameter=True)
+
+    def uncounted(self, label: str) -> Tensor:
+        """A tensor that no figure counts: a scalar."""
+        allocation = Allocation(number=-1, label=label, dims=(), dtype="fp32", size=ZERO, kind="parameter")
+        return Tensor(Storage(self, allocation), (), "fp32", label)
 
     def input(self, name: str, dims: Sequence[str]) -> Tensor:
         """The block's input, whose gradient is wanted."""

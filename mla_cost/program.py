@@ -130,6 +130,18 @@ class Form(NamedTuple):
         return _points_of(self.text)
 
 
+class Layer(NamedTuple):
+    """What stands around attention, or beside it. text: its pieces, of which `layer` is the whole.
+
+    takes_input: whether its argument is a tensor that needs a gradient.
+    """
+
+    name: str
+    title: str
+    text: str
+    takes_input: bool = True
+
+
 class Pair(NamedTuple):
     """A form and a scheme that together bear a name of their own."""
 
@@ -141,7 +153,7 @@ class Pair(NamedTuple):
     known_as: str = ""
 
 
-Move = Literal["heads_out", "heads_in", "gather", "own_heads"]
+Move = Literal["heads_out", "heads_in", "gather", "own_heads", "tp_gather", "tp_scatter"]
 
 
 class Scheme(NamedTuple):

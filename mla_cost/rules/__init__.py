@@ -8,12 +8,14 @@ from typing import NamedTuple
 from mla_cost.engine import Machine, Tensor
 from mla_cost.program import Result
 from mla_cost.rules import elementwise, exchange, split
+from mla_cost.rules.activation import silu, times
 from mla_cost.rules.attention import Kept, fused_attention
 from mla_cost.rules.einsum import einsum
 from mla_cost.rules.matmul import linear
 from mla_cost.rules.norm import composite_norm, norm
 from mla_cost.rules.rope import rope
 from mla_cost.rules.softmax import softmax
+from mla_cost.rules.vocabulary import cross_entropy, embedding
 
 
 class Call(NamedTuple):
@@ -146,6 +148,34 @@ def _gather(call: Call, given: Tensors) -> Tensors:
     return [exchange.gather(call.machine, call.label, given[0])]
 
 
+def _tp_gather(call: Call, given: Tensors) -> Tensors:
+    return [exchange.gather(call.machine, call.label, given[0], exchange.TENSOR)]
+
+
+def _tp_scatter(call: Call, given: Tensors) -> Tensors:
+    return [exchange.scatter(call.machine, call.label, given[0], exchange.TENSOR)]
+
+
+def _add(call: Call, given: Tensors) -> Tensors:
+    return [elementwise.add(call.machine, call.label, given[0], given[1])]
+
+
+def _silu(call: Call, given: Tensors) -> Tensors:
+    return [silu(call.machine, call.label, given[0])]
+
+
+def _times(call: Call, given: Tensors) -> Tensors:
+    return [times(call.machine, call.label, given[0], given[1])]
+
+
+def _embedding(call: Call, given: Tensors) -> Tensors:
+    return [embedding(call.machine, call.label, given[0])]
+
+
+def _cross_entropy(call: Call, given: Tensors) -> Tensors:
+    return [cross_entropy(call.machine, call.label, given[0])]
+
+
 def _own_heads(call: Call, given: Tensors) -> Tensors:
     """This rank's rows of a weight."""
     return [split.narrow(call.machine, given[0].label, given[0], given[0].position("n"), "l")]
@@ -178,6 +208,13 @@ RULES: dict[str, Rule] = {
     "heads_in": _heads_in,
     "gather": _gather,
     "own_heads": _own_heads,
+    "tp_gather": _tp_gather,
+    "tp_scatter": _tp_scatter,
+    "add": _add,
+    "silu": _silu,
+    "times": _times,
+    "embedding": _embedding,
+    "cross_entropy": _cross_entropy,
 }
 
 __all__ = ["RULES", "Call", "readable"]

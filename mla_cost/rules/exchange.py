@@ -1,13 +1,16 @@
-"""What crosses ranks: heads out, heads in, gather. The backward of each is its transpose.
+"""What crosses ranks: heads out, heads in, gather, scatter. The backward of each is its transpose.
 
 heads out: [s b n d] to [S b l d], every rank gives away the heads it does not keep. heads in: the way back.
+Gathers go over the ranks of one mesh axis: of a sequence (sp), or of tensor parallelism (tp).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
-from mla_cost.engine import DTYPE_BYTES, Collective, Gradients, Machine, Tensor
+from mla_cost.engine import Collective, Gradients, Machine, Tensor
 from mla_cost.layout import Axis, can_view, contiguous, unfolded
 from mla_cost.polynomial import ONE
 
@@ -24,9 +27,27 @@ def heads_in(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     return _with_transpose(machine, label, tensor, _heads_in, _heads_out)
 
 
-def gather(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+class Mesh(NamedTuple):
+    """One axis of ranks: its name, the symbol of its size, and the dim that it divides: `whole` into `part`."""
+
+    axis: str
+    ranks: str
+    part: str
+    whole: str
+
+
+SEQUENCE = Mesh("sp", "P", "s", "S")
+TENSOR = Mesh("tp", "t", "u", "s")
+
+
+def gather(machine: Machine, label: str, tensor: Tensor, mesh: Mesh = SEQUENCE) -> Tensor:
     """Every rank's positions on every rank, by all-gather; backward reduces and scatters."""
-    return _with_transpose(machine, label, tensor, _gather, _reduce_scatter)
+    return _with_transpose(machine, label, tensor, partial(_gather, mesh), partial(_reduce_scatter, mesh))
+
+
+def scatter(machine: Machine, label: str, tensor: Tensor, mesh: Mesh = SEQUENCE) -> Tensor:
+    """The sum over ranks, each keeping its positions, by reduce-scatter; backward gathers."""
+    return _with_transpose(machine, label, tensor, partial(_reduce_scatter, mesh), partial(_gather, mesh))
 
 
 def _with_transpose(machine: Machine, label: str, tensor: Tensor, there: Move, back: Move) -> Tensor:
@@ -67,17 +88,19 @@ def _heads_in(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     return machine.new(label, ("s", b, "n", d), tensor.dtype)
 
 
-def _gather(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+def _gather(mesh: Mesh, machine: Machine, label: str, tensor: Tensor) -> Tensor:
     send = _row_major(machine, f"{label} send buffer", tensor)
-    gathered = machine.new(label, tuple("S" if dim == "s" else dim for dim in tensor.dims), tensor.dtype)
-    _record(machine, "all_gather", label, send, send.dims)
+    dims = tuple(mesh.whole if dim == mesh.part else dim for dim in tensor.dims)
+    gathered = machine.new(label, dims, tensor.dtype)
+    _record(machine, "all_gather", mesh, label, send, send.dims)
     return gathered
 
 
-def _reduce_scatter(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+def _reduce_scatter(mesh: Mesh, machine: Machine, label: str, tensor: Tensor) -> Tensor:
     send = _row_major(machine, f"{label} send buffer", tensor)
-    scattered = machine.new(label, tuple("s" if dim == "S" else dim for dim in tensor.dims), tensor.dtype)
-    _record(machine, "reduce_scatter", label, send, scattered.dims)
+    dims = tuple(mesh.part if dim == mesh.whole else dim for dim in tensor.dims)
+    scattered = machine.new(label, dims, tensor.dtype)
+    _record(machine, "reduce_scatter", mesh, label, send, scattered.dims)
     return scattered
 
 
@@ -86,13 +109,31 @@ def _row_major(machine: Machine, label: str, tensor: Tensor) -> Tensor:
 
 
 def _all_to_all(machine: Machine, label: str, buffer: Tensor) -> None:
-    _record(machine, "all_to_all", label, buffer, tuple(dim for dim in buffer.dims if dim != "P"))
+    _record(machine, "all_to_all", SEQUENCE, label, buffer, tuple(dim for dim in buffer.dims if dim != "P"))
 
 
-def _record(machine: Machine, kind: str, label: str, handed: Tensor, piece: tuple[str, ...]) -> None:
-    """Every rank sends one piece to each of the other ranks."""
-    width, size = DTYPE_BYTES[handed.dtype], machine.facts.elements
-    wire = size(piece) * (machine.facts.size("P") - ONE) * width
+def all_reduce(machine: Machine, mesh: Mesh, label: str, handed: Tensor, piece: tuple[str, ...]) -> None:
+    """Record an all-reduce in place: a reduce-scatter and an all-gather, so every piece is sent twice."""
+    _record(machine, "all_reduce", mesh, label, handed, piece, times=2)
+
+
+def _record(
+    machine: Machine, kind: str, mesh: Mesh, label: str, handed: Tensor, piece: tuple[str, ...], times: int = 1
+) -> None:
+    """Every rank sends one piece to each of the other ranks, so many times."""
+    payload = machine.bytes_of(handed.dims, handed.dtype)
+    wire = machine.bytes_of(piece, handed.dtype) * (machine.facts.size(mesh.ranks) - ONE) * times
     machine.timeline.collectives.append(
-        Collective(kind, label, machine.phase, handed.dtype, handed.dims, piece, size(handed.dims) * width, wire)
+        Collective(
+            kind=kind,
+            axis=mesh.axis,
+            ranks=mesh.ranks,
+            tensor=label,
+            phase=machine.phase,
+            dtype=handed.dtype,
+            handed=handed.dims,
+            piece=piece,
+            payload=payload,
+            wire=wire,
+        )
     )

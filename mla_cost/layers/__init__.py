@@ -1,0 +1,13 @@
+"""What a model is made of beside attention, one declaration per file: a new file here is found by itself."""
+
+from importlib import import_module
+from pathlib import Path
+
+from mla_cost.program import Layer
+
+_FILES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "__init__")
+LAYERS: dict[str, Layer] = {
+    layer.name: layer for layer in (import_module(f"mla_cost.layers.{name}").LAYER for name in _FILES)
+}
+# what tensor parallelism moves at the points of these texts (`megatron_sp`): into a region and out of it
+TENSOR_PARALLEL = {"region": "tp_gather", "region_end": "tp_scatter"}

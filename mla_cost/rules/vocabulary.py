@@ -1,0 +1,41 @@
+"""The two ends of a model: rows of the embedding, and the loss over the vocabulary."""
+
+from __future__ import annotations
+
+from mla_cost.engine import Gradients, Machine, Tensor
+from mla_cost.rules.exchange import TENSOR, all_reduce
+
+
+def embedding(machine: Machine, label: str, weight: Tensor) -> Tensor:
+    """One row of the weight [V h] for every position of a table of ids: [s b h]. Backward is a dense gradient."""
+    result = machine.new(label, ("s", "b", weight.dims[-1]), weight.dtype)
+    name, dims, dtype = weight.label, weight.dims, weight.dtype
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        del gradients
+        return [machine.new(f"gradient of {name}", dims, dtype)]
+
+    machine.attach([result], [weight], backward)
+    return result
+
+
+def cross_entropy(machine: Machine, label: str, logits: Tensor) -> Tensor:
+    """The mean loss of logits [s b V], a scalar that is not counted. Keeps fp32 probabilities.
+
+    Where the vocabulary is divided, three fp32 numbers per position are reduced over the ranks in forward: the
+    maximum, the target's logit and the sum. Backward makes the gradient of the logits in their own dtype.
+    """
+    probabilities = machine.new(f"{label} probabilities", logits.dims, "fp32")
+    losses = machine.new(f"{label} per position", logits.dims[:-1], "fp32")
+    if machine.facts.rows_divided:
+        for what in ("maximum", "target logit", "sum"):
+            all_reduce(machine, TENSOR, f"{what} of {logits.label}", losses, ("u", *losses.dims[1:]))
+    result = machine.uncounted(label)
+    name, dims, dtype = logits.label, logits.dims, logits.dtype
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        del gradients
+        return [machine.new(f"gradient of {name}", dims, dtype)]
+
+    machine.attach([result], [logits], backward, saved=[probabilities])
+    return result
