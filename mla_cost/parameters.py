@@ -37,7 +37,7 @@ class Weight(NamedTuple):
     trained: bool = True
 
     @property
-    def count(self) -> int:
+    def elements(self) -> int:
         """Elements of all copies."""
         return self.copies * prod(self.shape)
 
@@ -65,7 +65,7 @@ class Item(NamedTuple):
     each: int
 
     @property
-    def count(self) -> int:
+    def elements(self) -> int:
         """Elements in all layers."""
         return self.layers * self.each
 
@@ -98,8 +98,8 @@ def parameters(config: ModelConfig) -> Parameters:
     """
     require_countable(config)
     items = tuple(_items(config))
-    total = sum(item.count for item in items)
-    indexer = sum(item.count for item in items if item.name.startswith("indexer"))
+    total = sum(item.elements for item in items)
+    indexer = sum(item.elements for item in items if item.name.startswith("indexer"))
     modules = config.num_mtp_layers or 0
     mtp = modules * total_of(mtp_weights(config)) if modules else 0
     copies = modules * 2 * _stated(config, "vocab_size") * config.dims.hidden
@@ -240,8 +240,9 @@ def moe_weights(config: ModelConfig) -> tuple[Weight, ...]:
 def mtp_weights(config: ModelConfig) -> tuple[Weight, ...]:
     """One multi-token-prediction module that shares the embedding and head: three norms, eh_proj [h, 2h], a layer.
 
-    The layer is like the model's last one, with an indexer of its own where the model has any. Source: DeepSeek-V3's
-    published layer 61 (enorm, hnorm, eh_proj, shared_head.norm); Megatron-Core, transformer/multi_token_prediction.py (enorm, hnorm, eh_proj, final_layernorm).
+    The layer is like the model's last one, with an indexer of its own where the model has any.
+    Sources: DeepSeek-V3's published layer 61 (enorm, hnorm, eh_proj, shared_head.norm); Megatron-Core,
+    transformer/multi_token_prediction.py (enorm, hnorm, eh_proj, final_layernorm).
     """
     hidden = config.dims.hidden
     last = layer_kinds(config)[-1]._replace(indexer=config.indexer is not None)
@@ -269,7 +270,7 @@ def final_norm_weight(config: ModelConfig) -> Weight:
 
 def total_of(weights: Iterable[Weight]) -> int:
     """Elements of all of them."""
-    return sum(weight.count for weight in weights)
+    return sum(weight.elements for weight in weights)
 
 
 def _facts_needed(config: ModelConfig) -> Iterator[str]:
@@ -319,9 +320,9 @@ def _repeated(weights: Iterable[Weight], times: int) -> Iterator[Weight]:
 
 def _items(config: ModelConfig) -> Iterator[Item]:
     ends = [embedding_weight(config), *([] if config.tied_embeddings else [head_weight(config)])]
-    yield from (Item(weight.name, weight.name, 1, weight.count) for weight in (*ends, final_norm_weight(config)))
+    yield from (Item(weight.name, weight.name, 1, weight.elements) for weight in (*ends, final_norm_weight(config)))
     for kind, layers in Counter(layer_kinds(config)).items():
-        yield from (Item(kind.label, weight.name, layers, weight.count) for weight in layer_weights(config, kind))
+        yield from (Item(kind.label, weight.name, layers, weight.elements) for weight in layer_weights(config, kind))
 
 
 def _idle(config: ModelConfig) -> int:

@@ -1,0 +1,498 @@
+"""How a model is laid out over ranks: degrees, what is legal, which layers a stage holds, how many are in flight.
+
+Sources: Megatron-Core at d98e8a64: pipeline_parallel/schedules.py (warm-up, order of chunks, micro-batch groups),
+transformer/pipeline_parallel_layer_layout.py (layout strings), transformer/transformer_block.py (even and uneven
+splits), parallel_state.py (expert groups).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from mla_cost.errors import InputError, shown
+
+_LETTERS: Final = "EtmL"
+_LONGEST: Final = 100_000
+_WORDS: Final = (
+    "E (embedding), t (transformer layer), m (MTP module), L (loss), | (next stage), (...)*n or x*n (repeat)"
+)
+
+
+class Parallel(NamedTuple):
+    """Degrees of parallelism and the pipeline's schedule.
+
+    etp: tensor parallel degree of routed experts (Megatron's default is tp). micro_batches: per optimizer step and
+    data rank. virtual_stages: chunks of layers that a stage holds. group_size: micro-batches that visit a chunk before
+    the next one's turn (default pp). layout: Megatron's layout string; first_layers, last_layers: layers of the first
+    and last stage where they differ from the others.
+    """
+
+    tp: int = 1
+    sp: int = 1
+    pp: int = 1
+    ep: int = 1
+    etp: int = 1
+    dp: int = 1
+    micro_batches: int = 1
+    virtual_stages: int = 1
+    group_size: int | None = None
+    layout: str | None = None
+    first_layers: int | None = None
+    last_layers: int | None = None
+
+    @property
+    def world(self) -> int:
+        """Ranks in all: pp tp sp dp."""
+        return self.pp * self.stage_ranks
+
+    @property
+    def stage_ranks(self) -> int:
+        """Ranks of one pipeline stage: tp sp dp."""
+        return self.tp * self.sp * self.dp
+
+    @property
+    def dense_dp(self) -> int:
+        """Ranks that hold the same dense weights: weights are replicated over sp, so dp sp."""
+        return self.dp * self.sp
+
+    @property
+    def expert_dp(self) -> int:
+        """Ranks that hold the same experts: tp sp dp / (ep etp)."""
+        return self.stage_ranks // (self.ep * self.etp)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks per stage: those of the layout string where one is given."""
+        return self.virtual_stages if self.layout is None else max(1, len(parse_layout(self.layout)) // self.pp)
+
+    @property
+    def group(self) -> int:
+        """Micro-batches that visit a chunk before the next chunk's turn."""
+        return self.pp if self.group_size is None else self.group_size
+
+
+class Shape(NamedTuple):
+    """What degrees have to divide. Zero or None: the model has no such part, so nothing is asked of it."""
+
+    heads: int
+    num_layers: int
+    ffn: int = 0
+    moe_ffn: int = 0
+    shared_ffn: int = 0
+    num_experts: int = 0
+    num_mtp: int = 0
+    down_widths: tuple[int, ...] = ()
+    seq_len: int | None = None
+    megatron_sp: bool = True
+    global_batch: int | None = None
+    micro_batch: int = 1
+
+
+class Problem(NamedTuple):
+    """One broken rule: the setting to change, what is wrong, and what to change it to."""
+
+    field: str
+    message: str
+    way_out: str
+
+    @property
+    def text(self) -> str:
+        """One sentence for a verdict."""
+        return f"{self.message}; {self.way_out}"
+
+
+class Chunk(NamedTuple):
+    """One virtual stage: layers [first, first + num_layers) from 0, MTP modules, whether it embeds and has the loss."""
+
+    embedding: bool
+    first: int
+    num_layers: int
+    num_mtp: int
+    loss: bool
+
+    @property
+    def layers(self) -> range:
+        """Indices of its transformer layers."""
+        return range(self.first, self.first + self.num_layers)
+
+
+class Step(NamedTuple):
+    """One step of a stage's schedule: forward or backward of a micro-batch through a chunk, all from 0."""
+
+    forward: bool
+    chunk: int
+    micro_batch: int
+
+
+def problems(parallel: Parallel, shape: Shape) -> tuple[Problem, ...]:
+    """Every rule that the degrees break, in the order in which to mend them; empty when legal."""
+    positive = tuple(_positive(parallel))
+    if positive:
+        return positive
+    return (
+        *_widths(parallel, shape),
+        *_experts(parallel, shape),
+        *_sequence(parallel, shape),
+        *_batch(parallel, shape),
+        *_schedule(parallel),
+        *_pipeline(parallel, shape),
+    )
+
+
+def in_flight(parallel: Parallel, stage: int) -> int:
+    """Most chunks whose forward is kept at once at `stage` (from 0); without virtual stages, micro-batches.
+
+    One forward, one backward: min(m, p - i). Interleaved: min(m v, 2 (p - i - 1) + (v - 1) g + 1).
+    """
+    p, m, v = parallel.pp, parallel.micro_batches, parallel.chunks
+    if v == 1:
+        return min(m, p - stage)
+    return min(m * v, 2 * (p - stage - 1) + (v - 1) * parallel.group + 1)
+
+
+def schedule(parallel: Parallel, stage: int) -> Iterator[Step]:
+    """The forwards and backwards of `stage` in order: warm-up, one forward then one backward, cool-down."""
+    order = _order(parallel)
+    warm_up = in_flight(parallel, stage) - 1
+    last = parallel.chunks - 1
+    for count, (micro_batch, chunk) in enumerate(order):
+        yield Step(forward=True, chunk=chunk, micro_batch=micro_batch)
+        if count >= warm_up:
+            done, reached = order[count - warm_up]
+            yield Step(forward=False, chunk=last - reached, micro_batch=done)
+    for micro_batch, chunk in order[len(order) - warm_up :]:
+        yield Step(forward=False, chunk=last - chunk, micro_batch=micro_batch)
+
+
+def in_flight_mixes(parallel: Parallel, stage: int) -> tuple[tuple[int, ...], ...]:
+    """Every distinct count of kept forwards per chunk just after a forward, the fullest ones only.
+
+    Chunks differ in bytes (embedding, loss, dense layers), so the worst of these depends on them: take the maximum of
+    the sum of counts x bytes. Two rounds of the schedule hold every mix that many rounds hold.
+    """
+    rounds = max(3, -(-2 * in_flight(parallel, stage) // (parallel.group * parallel.chunks)) + 2)
+    rest = parallel.micro_batches % parallel.group
+    shorter = parallel._replace(micro_batches=min(parallel.micro_batches, rounds * parallel.group + rest))
+    held = [0] * parallel.chunks
+    seen: dict[tuple[int, ...], None] = {}
+    for step in schedule(shorter, stage):
+        held[step.chunk] += 1 if step.forward else -1
+        if step.forward:
+            seen[tuple(held)] = None
+    return tuple(mix for mix in seen if not any(_covers(other, mix) for other in seen))
+
+
+def stages(parallel: Parallel, num_layers: int, num_mtp: int = 0) -> tuple[tuple[Chunk, ...], ...]:
+    """What each stage holds, chunk by chunk: `stages(...)[stage][chunk]`.
+
+    Chunk j of stage i is the (j pp + i)-th part of the model. Without a layout string the embedding is in the first
+    part, MTP modules and the loss in the last.
+
+    Raises:
+        InputError: the layout string is not one, or the layers cannot be split so; with what to change.
+
+    """
+    found = next(_pipeline(parallel, Shape(heads=1, num_layers=num_layers, num_mtp=num_mtp)), None)
+    if found is not None:
+        raise InputError(found.text, field=found.field)
+    parts = _parts(parallel, num_layers, num_mtp)
+    firsts = [0, *accumulate(part.count("t") for part in parts)]
+    chunks = [_chunk(part, first) for part, first in zip(parts, firsts, strict=False)]
+    return tuple(tuple(chunks[stage :: parallel.pp]) for stage in range(parallel.pp))
+
+
+def parse_layout(text: str) -> tuple[str, ...]:
+    """Megatron's pipeline layout string as one string of the letters E, t, m, L per part, in order.
+
+    Raises:
+        InputError: naming the character and its place, and what may stand there.
+
+    Example:
+        >>> parse_layout("Et*2|(tt|)*2t|tmL")
+        ('Ett', 'tt', 'tt', 't', 'tmL')
+
+    """
+    return tuple(_unrolled(text).split("|"))
+
+
+def _unrolled(text: str) -> str:
+    """`text` without parentheses, repeats and commas, which are cosmetic."""
+    done, place = "", 0
+    while place < len(text):
+        unit, after = _unit(text, place)
+        times, place = _times(text, after, grouped=text[place] == "(")
+        if len(done) + times * len(unit) > _LONGEST:
+            raise _bad(text, after, f"this repeat makes more than {_LONGEST} parts of a model")
+        done += unit * times
+    return done
+
+
+def _unit(text: str, place: int) -> tuple[str, int]:
+    """The letter, bar or group that starts at `place`, and the place after it."""
+    if text[place] == ",":
+        return "", place + 1
+    if text[place] != "(":
+        return _letter(text, place), place + 1
+    end = text.find(")", place)
+    if end < 0:
+        raise _bad(text, place, "this parenthesis is never closed")
+    inside = range(place + 1, end)
+    nested = next((at for at in inside if text[at] in "(*"), None)
+    if nested is not None:
+        raise _bad(text, nested, "a group holds letters and | only: repeats do not nest")
+    return "".join(_letter(text, at) for at in inside if text[at] != ","), end + 1
+
+
+def _letter(text: str, place: int) -> str:
+    if text[place] not in f"{_LETTERS}|":
+        raise _bad(text, place, "nothing of that name goes into a stage")
+    return text[place]
+
+
+def _times(text: str, place: int, *, grouped: bool) -> tuple[int, int]:
+    """How often the unit before `place` is repeated, and the place after the `*n`."""
+    if text[place : place + 1] != "*":
+        if grouped:
+            raise _bad(text, place - 1, "a group is followed by * and the number of repeats")
+        return 1, place
+    end = place + 1
+    while text[end : end + 1] in tuple("0123456789"):
+        end += 1
+    digits = text[place + 1 : end]
+    if not digits or len(digits) > 6 or int(digits) < 1:
+        raise _bad(text, place, "* is followed by the number of repeats, 1 or more")
+    return int(digits), end
+
+
+def _bad(text: str, place: int, what: str) -> InputError:
+    here = f"character {place + 1}, {shown(text[place])}" if place < len(text) else "its end"
+    return InputError(f"layout {shown(text)}: at {here}: {what}", field="layout", allowed=_WORDS)
+
+
+def _positive(parallel: Parallel) -> Iterator[Problem]:
+    for field, value in parallel._asdict().items():
+        if isinstance(value, int) and value < 1:
+            yield Problem(field, f"{field} is {value}", f"change {field} to 1 or more")
+
+
+def _widths(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
+    shared = [("heads", shape.heads), ("intermediate_size", shape.ffn), ("shared experts' width", shape.shared_ffn)]
+    shared += [("down-projection's width", width) for width in shape.down_widths]
+    for what, width in shared:
+        yield from _divides("tp", parallel.tp, what, width)
+    yield from _divides("etp", parallel.etp, "moe_intermediate_size", shape.moe_ffn)
+
+
+def _experts(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
+    if not shape.num_experts:
+        if parallel.ep > 1:
+            yield Problem("ep", f"ep is {parallel.ep}, but the model has no routed experts", "change ep to 1")
+        return
+    yield from _divides("ep", parallel.ep, "experts", shape.num_experts)
+    ranks, expert = parallel.stage_ranks, parallel.ep * parallel.etp
+    if ranks % expert:
+        name = f"tp {parallel.tp} x sp {parallel.sp} x dp {parallel.dp} = {ranks}"
+        group = f"ep {parallel.ep} x etp {parallel.etp} = {expert}"
+        yield Problem("ep", f"{name} ranks do not split into groups of {group}", _expert_way_out(parallel))
+
+
+def _expert_way_out(parallel: Parallel) -> str:
+    """The nearest ep below that divides, and the least dp above."""
+    ranks = parallel.stage_ranks
+    fitting = [ep for ep in range(1, parallel.ep) if parallel.ep % ep == 0 and ranks % (ep * parallel.etp) == 0]
+    dp = parallel.dp
+    while (parallel.tp * parallel.sp * dp) % (parallel.ep * parallel.etp):
+        dp += 1
+    lower = f"change ep to {fitting[-1]} or " if fitting else f"change etp from {parallel.etp} to 1, or "
+    return f"{lower}dp to {dp}"
+
+
+def _sequence(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
+    if shape.seq_len is None:
+        return
+    step = parallel.sp * (parallel.tp if shape.megatron_sp else 1)
+    if shape.seq_len % step:
+        above = -(-shape.seq_len // step) * step
+        message = f"seq_len {shape.seq_len} does not split over sp {parallel.sp} x tp {step // parallel.sp}"
+        below = f" or {above - step}" if above > step else ""
+        yield Problem("seq_len", message, f"change seq_len to {above}{below}")
+
+
+def _batch(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
+    if shape.global_batch is None:
+        return
+    per_step = shape.micro_batch * parallel.dp
+    made = per_step * parallel.micro_batches
+    if made == shape.global_batch:
+        return
+    message = (
+        f"micro_batch {shape.micro_batch} x dp {parallel.dp} x micro_batches {parallel.micro_batches} = {made}, "
+        f"but global_batch is {shape.global_batch}"
+    )
+    if shape.global_batch % per_step:
+        above = -(-shape.global_batch // per_step) * per_step
+        yield Problem("global_batch", message, f"change global_batch to {above} and micro_batches to match")
+    else:
+        yield Problem("micro_batches", message, f"change micro_batches to {shape.global_batch // per_step}")
+
+
+def _schedule(parallel: Parallel) -> Iterator[Problem]:
+    """What Megatron's interleaved schedule asks of micro-batches and their groups."""
+    m, p, g = parallel.micro_batches, parallel.pp, parallel.group
+    if parallel.chunks == 1:
+        return
+    if p == 1:
+        message = f"virtual_stages is {parallel.chunks}, but pp is 1: only a pipeline interleaves"
+        yield Problem("virtual_stages", message, "change virtual_stages to 1 or pp to 2 or more")
+    elif g < p:
+        yield Problem("group_size", f"group_size {g} is below pp {p}", f"change group_size to {p} or more")
+    elif g > m:
+        message = f"an interleaved schedule takes groups of {g} micro-batches, but there are {m}"
+        yield Problem("micro_batches", message, f"change micro_batches to {g} or more")
+    elif 0 < m % g < p:
+        message = f"the last group of {m} micro-batches in groups of {g} holds {m % g}, fewer than pp {p}"
+        yield Problem("micro_batches", message, f"change micro_batches to {m - m % g} or {m - m % g + g}")
+
+
+def _pipeline(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
+    if parallel.layout is not None:
+        yield from _layout_problems(parallel, parallel.layout, shape)
+    elif parallel.first_layers is None and parallel.last_layers is None:
+        yield from _even_problems(parallel, shape)
+    else:
+        yield from _uneven_problems(parallel, shape)
+
+
+def _even_problems(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
+    parts = parallel.pp * parallel.virtual_stages
+    if shape.num_layers % parts:
+        fits = [pp for pp in range(1, parallel.pp) if shape.num_layers % (pp * parallel.virtual_stages) == 0]
+        below = f"change pp to {fits[-1]}, or " if fits else ""
+        message = f"{shape.num_layers} layers do not split over pp {parallel.pp} x virtual_stages "
+        message += str(parallel.virtual_stages)
+        yield Problem("pp", message, f"{below}state first_layers, last_layers or a layout")
+
+
+def _uneven_problems(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
+    field = "last_layers" if parallel.last_layers is not None else "first_layers"
+    if parallel.pp == 1:
+        yield Problem(field, "pp is 1, so one stage holds every layer", "leave first_layers and last_layers out")
+    elif not _uneven_fits(parallel, shape.num_layers):
+        given = [f"{layers} in the {end} stage" for end, layers in _stated_layers(parallel).items()]
+        message = (
+            f"{' and '.join(given)} do not leave {shape.num_layers} layers that split over the other stages of pp "
+        )
+        message += f"{parallel.pp} x virtual_stages {parallel.virtual_stages}"
+        yield Problem(field, message, _uneven_way_out(parallel, shape.num_layers, field))
+
+
+def _stated_layers(parallel: Parallel) -> dict[str, int]:
+    ends = {"first": parallel.first_layers, "last": parallel.last_layers}
+    return {end: layers for end, layers in ends.items() if layers is not None}
+
+
+def _uneven_fits(parallel: Parallel, num_layers: int) -> bool:
+    stated = _stated_layers(parallel).values()
+    left, others = num_layers - sum(stated), parallel.pp - len(stated)
+    whole = not any(layers % parallel.virtual_stages for layers in stated)
+    return whole and left >= 0 and (left % (others * parallel.virtual_stages) == 0 if others else left == 0)
+
+
+def _uneven_way_out(parallel: Parallel, num_layers: int, field: str) -> str:
+    def changed(layers: int) -> Parallel:
+        if field == "last_layers":
+            return parallel._replace(last_layers=layers)
+        return parallel._replace(first_layers=layers)
+
+    now = getattr(parallel, field)
+    near = sorted(range(1, num_layers + 1), key=lambda layers: abs(layers - now))
+    fits = next((layers for layers in near if _uneven_fits(changed(layers), num_layers)), None)
+    return "state a layout" if fits is None else f"change {field} to {fits}"
+
+
+def _layout_problems(parallel: Parallel, layout: str, shape: Shape) -> Iterator[Problem]:
+    parts = parse_layout(layout)
+    flat = "".join(parts)
+    if len(parts) % parallel.pp:
+        message = f"the layout has {len(parts)} parts, which pp {parallel.pp} does not divide"
+        yield Problem("layout", message, f"change pp to {_divisor_below(len(parts), parallel.pp)} or add parts")
+    elif parallel.virtual_stages not in (1, len(parts) // parallel.pp):
+        message = f"the layout has {len(parts)} parts, pp {parallel.pp} x virtual_stages {parallel.virtual_stages}"
+        message += f" are {parallel.pp * parallel.virtual_stages}"
+        yield Problem("virtual_stages", message, f"change virtual_stages to {len(parts) // parallel.pp}")
+    elif flat.count("t") != shape.num_layers:
+        message = f"the layout has {flat.count('t')} t, the model {shape.num_layers} layers"
+        yield Problem("layout", message, f"write {shape.num_layers} t")
+    elif flat.count("m") != shape.num_mtp:
+        message = f"the layout has {flat.count('m')} m, the model {shape.num_mtp} MTP modules"
+        yield Problem("layout", message, f"write {shape.num_mtp} m")
+    else:
+        yield from _order_problems(parallel, parts, flat)
+
+
+def _order_problems(parallel: Parallel, parts: tuple[str, ...], flat: str) -> Iterator[Problem]:
+    if flat.count("E") != 1 or not flat.startswith("E"):
+        yield Problem("layout", "the embedding is not the first of the layout", "write one E, before all else")
+    elif flat.count("L") != 1 or not flat.endswith("L"):
+        yield Problem("layout", "the loss is not the last of the layout", "write one L, after all else")
+    elif "t" in flat.partition("m")[2]:
+        yield Problem("layout", "a transformer layer follows an MTP module", "write every t before the first m")
+    else:
+        held = [index for index, part in enumerate(parts) if "m" in part]
+        earlier = len(parts) - parallel.pp
+        if len(held) > 1:
+            yield Problem("layout", "MTP modules are in several parts", "write every m in the same part")
+        elif held and held[0] < earlier:
+            way_out = f"write every m in one of the last {parallel.pp} parts"
+            yield Problem("layout", "MTP modules are not in the last virtual stage of their rank", way_out)
+
+
+def _divides(field: str, by: int, what: str, size: int) -> Iterator[Problem]:
+    if size % by:
+        below = _divisor_below(size, by)
+        yield Problem(field, f"{what} ({size}) is not divisible by {field} ({by})", f"change {field} to {below}")
+
+
+def _divisor_below(size: int, by: int) -> int:
+    return max(divisor for divisor in range(1, by + 1) if size % divisor == 0)
+
+
+def _parts(parallel: Parallel, num_layers: int, num_mtp: int) -> tuple[str, ...]:
+    """The letters of each part of a legal split, in the order of the model."""
+    if parallel.layout is not None:
+        return parse_layout(parallel.layout)
+    per_stage = _layers_per_stage(parallel, num_layers)
+    each = ["t" * (layers // parallel.virtual_stages) for layers in per_stage]
+    middle = "|".join(each * parallel.virtual_stages)
+    return tuple(f"E{middle}{'m' * num_mtp}L".split("|"))
+
+
+def _layers_per_stage(parallel: Parallel, num_layers: int) -> list[int]:
+    first, last, p = parallel.first_layers, parallel.last_layers, parallel.pp
+    stated = [layers for layers in (first, last) if layers is not None]
+    middle = p - len(stated)
+    each = (num_layers - sum(stated)) // middle if middle else 0
+    starts = [] if first is None else [first]
+    return [*starts, *[each] * middle, *([] if last is None else [last])]
+
+
+def _chunk(part: str, first: int) -> Chunk:
+    return Chunk("E" in part, first, part.count("t"), part.count("m"), "L" in part)
+
+
+def _order(parallel: Parallel) -> list[tuple[int, int]]:
+    """(micro-batch, chunk) of every forward: a group of micro-batches visits all chunks, then the next group does."""
+    m, g = parallel.micro_batches, parallel.group if parallel.chunks > 1 else parallel.micro_batches
+    starts = range(0, m, g)
+    return [
+        (micro_batch, chunk)
+        for start in starts
+        for chunk in range(parallel.chunks)
+        for micro_batch in range(start, min(start + g, m))
+    ]
+
+
+def _covers(other: tuple[int, ...], mix: tuple[int, ...]) -> bool:
+    return other != mix and all(more >= less for more, less in zip(other, mix, strict=True))

@@ -1,0 +1,340 @@
+"""Bytes of weights, gradients and optimizer on one rank, and what keeping them equal sends each optimizer step.
+
+Sources: Megatron-Core at d98e8a64: models/gpt/gpt_model.py (what a stage holds), transformer/multi_latent_attention.py
+(duplicated down-projections), optimizer/param_layout.py (padding of buckets), optimizer/distrib_optimizer.py,
+distributed/finalize_model_grads.py (gradients summed over tp and over embedding copies). DeepSpeed 0.16:
+runtime/zero/stage_1_and_2.py (padding, buckets, ZeRO-2 reducing every micro-batch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import lcm
+from typing import Final, Literal, NamedTuple
+
+from mla_cost.config import ModelConfig
+from mla_cost.errors import InputError
+from mla_cost.parallel import Chunk, Parallel
+from mla_cost.parameters import (
+    Weight,
+    embedding_weight,
+    final_norm_weight,
+    head_weight,
+    layer_kinds,
+    layer_weights,
+    mtp_weights,
+)
+
+Sharding = Literal["ddp", "distributed", "zero1", "zero2"]
+Holder = Literal["dense", "expert"]
+_BUFFER_BYTES: Final = 4  # routers keep their correction bias in fp32
+
+
+class StateSettings(NamedTuple):
+    """How states are kept. Bytes are per element.
+
+    sharding: `ddp` keeps all on every rank; `distributed` (Megatron's distributed optimizer) and `zero1` shard the
+    optimizer; `zero2` shards gradients as well. gradient_bytes: 4 accumulates in fp32, 2 in bf16. moment_bytes: 4, or
+    2 for bf16 moments. sharded_down: down-projections are split over tp instead of whole on each rank.
+    vocab_multiple: the padded vocabulary is a multiple of this times tp. bucket_elements: what ZeRO-2 reduces at once.
+    """
+
+    sharding: Sharding = "distributed"
+    weight_bytes: int = 2
+    gradient_bytes: int = 4
+    master_bytes: int = 4
+    moment_bytes: int = 4
+    sharded_down: bool = False
+    megatron_sp: bool = True
+    vocab_multiple: int = 128
+    bucket_elements: int = 500_000_000
+
+
+DEFAULTS: Final = StateSettings()
+
+
+class Held(NamedTuple):
+    """Elements of one weight on a rank, `part` saying where it belongs: `layer 3`, `mtp 0`, `ends`."""
+
+    part: str
+    name: str
+    holder: Holder
+    elements: int
+    over_tp: bool
+    shared: bool
+    trained: bool
+
+
+class RankParameters(NamedTuple):
+    """Elements that one rank of a stage holds.
+
+    dense, expert: trained weights whose gradients are synchronised over dp x sp and over expert_dp. tp_summed: dense
+    weights whole on every rank of tp, whose gradients megatron_sp leaves partial. shared: copies of an embedding that
+    another stage holds too. buffers: fp32 elements that no optimizer updates.
+    """
+
+    dense: int
+    expert: int
+    tp_summed: int
+    shared: int
+    buffers: int
+    items: tuple[Held, ...]
+
+    @property
+    def elements(self) -> int:
+        """Trained elements."""
+        return self.dense + self.expert
+
+
+class StateItem(NamedTuple):
+    """One line of a rank's states: `moments`, of the dense or the expert weights; padding included and named."""
+
+    name: str
+    holder: Holder
+    bytes: int
+    padding_bytes: int = 0
+
+
+class States(NamedTuple):
+    """Bytes on one rank. transient_bytes live only inside the optimizer step or a ZeRO-2 bucket: budgeted, not held.
+
+    The moments are made by the first optimizer step: before it a run holds `total` less `moment_bytes`.
+    """
+
+    weight_bytes: int
+    gradient_bytes: int
+    master_bytes: int
+    moment_bytes: int
+    buffer_bytes: int
+    padding_bytes: int
+    transient_bytes: int
+    items: tuple[StateItem, ...]
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Master weights and both moments."""
+        return self.master_bytes + self.moment_bytes
+
+    @property
+    def total(self) -> int:
+        """All that is held between steps, after the first."""
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes + self.buffer_bytes
+
+
+class StepCollective(NamedTuple):
+    """One collective of the optimizer step, for one rank; payload and wire bytes are those of one of its `calls`."""
+
+    kind: Literal["all_reduce", "reduce_scatter", "all_gather"]
+    tensor: str
+    axis: str
+    group_size: int
+    calls: int
+    payload_bytes: int
+    wire_bytes: int
+    phase: Literal["step"] = "step"
+
+
+def padded_vocabulary(vocab: int, tp: int, multiple: int = 128) -> int:
+    """Tokens after padding to a multiple of `multiple` x tp (Megatron's --make-vocab-size-divisible-by)."""
+    step = multiple * tp
+    return -(-vocab // step) * step
+
+
+def rank_parameters(
+    config: ModelConfig, parallel: Parallel, chunks: Sequence[Chunk], settings: StateSettings = DEFAULTS
+) -> RankParameters:
+    """What one rank of the stage that holds `chunks` has of a countable model; legal degrees are assumed.
+
+    A stage with MTP modules and no embedding of its own holds a copy, and so does the last stage of a tied model.
+    """
+    items = tuple(_held(config, parallel, chunks, settings))
+    trained = [item for item in items if item.trained]
+    return RankParameters(
+        dense=_sum(item for item in trained if item.holder == "dense"),
+        expert=_sum(item for item in trained if item.holder == "expert"),
+        tp_summed=_sum(item for item in trained if item.over_tp),
+        shared=_sum(item for item in trained if item.shared),
+        buffers=_sum(item for item in items if not item.trained),
+        items=items,
+    )
+
+
+def states(held: RankParameters, parallel: Parallel, settings: StateSettings = DEFAULTS) -> States:
+    """Bytes of weights, gradients and Adam's states on that rank.
+
+    Raises:
+        InputError: ZeRO-2 in a pipeline, which DeepSpeed refuses.
+
+    """
+    _require(parallel, settings)
+    items = tuple(_state_items(held, parallel, settings))
+    return States(
+        weight_bytes=_named(items, "weights"),
+        gradient_bytes=_named(items, "gradients"),
+        master_bytes=_named(items, "master weights"),
+        moment_bytes=_named(items, "moments"),
+        buffer_bytes=held.buffers * _BUFFER_BYTES,
+        padding_bytes=sum(item.padding_bytes for item in items),
+        transient_bytes=_transient(held, parallel, settings),
+        items=items,
+    )
+
+
+def step_collectives(
+    held: RankParameters, parallel: Parallel, settings: StateSettings = DEFAULTS
+) -> tuple[StepCollective, ...]:
+    """What one rank sends per optimizer step to keep weights equal; groups of one rank send nothing and are left out.
+
+    Payload and wire: all-reduce 2 (P - 1) / P x payload; reduce-scatter (P - 1) / P x payload; all-gather (P - 1) x
+    payload, the shard. ZeRO-2 reduces the gradients of every micro-batch.
+    """
+    _require(parallel, settings)
+    size = settings.gradient_bytes
+    found = [
+        _all_reduce("gradients of weights whole over tp", "tp", parallel.tp, held.tp_summed * size),
+        _all_reduce("gradients of embedding copies", "pp", _embedding_group(held, parallel), held.shared * size),
+    ]
+    if not settings.megatron_sp:
+        del found[0]
+    for holder, elements, group in _holders(held, parallel):
+        found += _synchronised(holder, elements, group, parallel, settings)
+    return tuple(collective for collective in found if collective.group_size > 1 and collective.payload_bytes)
+
+
+def shard_elements(elements: int, group: int, sharding: Sharding) -> int:
+    """Elements of one rank's optimizer shard: the padded whole over the group; without sharding the whole."""
+    return elements if sharding == "ddp" else padded_elements(elements, group, sharding) // group
+
+
+def padded_elements(elements: int, group: int, sharding: Sharding) -> int:
+    """Elements after padding so that `group` ranks share equally.
+
+    Megatron pads to lcm(group, 128), here once per buffer: it does so once per bucket and aligns each weight to 64,
+    which adds at most lcm(group, 128) elements a bucket. DeepSpeed pads to 2 x group. ddp pads nothing.
+    """
+    if sharding == "ddp" or not elements:
+        return elements
+    step = lcm(group, 128) if sharding == "distributed" else 2 * group
+    return -(-elements // step) * step
+
+
+def _require(parallel: Parallel, settings: StateSettings) -> None:
+    if settings.sharding == "zero2" and parallel.pp > 1:
+        raise InputError(
+            f"zero2 shards gradients as each micro-batch ends, which a pipeline (pp {parallel.pp}) would repeat per "
+            "micro-batch, and DeepSpeed refuses it; change sharding to zero1 or distributed, or pp to 1"
+        )
+
+
+def _held(config: ModelConfig, parallel: Parallel, chunks: Sequence[Chunk], settings: StateSettings) -> Iterator[Held]:
+    for part, weight, shared in _stage_weights(config, parallel, chunks):
+        elements = _on_rank(weight, parallel, settings)
+        over_tp = parallel.tp > 1 and _is_whole(weight, settings)
+        holder: Holder = "expert" if weight.split == "experts" else "dense"
+        yield Held(part, weight.name, holder, elements, over_tp, shared, weight.trained)
+
+
+def _stage_weights(
+    config: ModelConfig, parallel: Parallel, chunks: Sequence[Chunk]
+) -> Iterator[tuple[str, Weight, bool]]:
+    """Every weight of a stage with the part it belongs to and whether another stage holds a copy."""
+    kinds = layer_kinds(config)
+    for index in (index for chunk in chunks for index in chunk.layers):
+        yield from ((f"layer {index}", weight, False) for weight in layer_weights(config, kinds[index]))
+    for index in range(sum(chunk.num_mtp for chunk in chunks)):
+        yield from ((f"mtp {index}", weight, False) for weight in mtp_weights(config))
+    yield from (("ends", weight, shared) for weight, shared in _ends(config, parallel, chunks))
+
+
+def _ends(config: ModelConfig, parallel: Parallel, chunks: Sequence[Chunk]) -> Iterator[tuple[Weight, bool]]:
+    embeds, loss = any(chunk.embedding for chunk in chunks), any(chunk.loss for chunk in chunks)
+    mtp = any(chunk.num_mtp for chunk in chunks)
+    copied = parallel.pp > 1 and bool(config.tied_embeddings or config.num_mtp_layers)
+    if embeds or mtp or (loss and config.tied_embeddings):
+        yield embedding_weight(config), copied
+    if loss:
+        yield final_norm_weight(config), False
+    if loss and not config.tied_embeddings:
+        yield head_weight(config), False
+
+
+def _on_rank(weight: Weight, parallel: Parallel, settings: StateSettings) -> int:
+    """Elements of `weight` on one rank; parts that do not divide are rounded up."""
+    if _is_whole(weight, settings):
+        return weight.elements
+    if weight.split == "experts":
+        return -(-weight.elements // (parallel.ep * parallel.etp))
+    if weight.split == "vocab":
+        rows = padded_vocabulary(weight.shape[0], parallel.tp, settings.vocab_multiple)
+        return rows // parallel.tp * weight.shape[1]
+    return -(-weight.elements // parallel.tp)
+
+
+def _is_whole(weight: Weight, settings: StateSettings) -> bool:
+    return weight.split == "replicated" or (weight.split == "down" and not settings.sharded_down)
+
+
+def _holders(held: RankParameters, parallel: Parallel) -> tuple[tuple[Holder, int, int], ...]:
+    return ("dense", held.dense, parallel.dense_dp), ("expert", held.expert, parallel.expert_dp)
+
+
+def _state_items(held: RankParameters, parallel: Parallel, settings: StateSettings) -> Iterator[StateItem]:
+    for holder, elements, group in _holders(held, parallel):
+        whole = padded_elements(elements, group, settings.sharding)
+        shard = shard_elements(elements, group, settings.sharding)
+        buffer = whole if settings.sharding == "distributed" else elements
+        graded = shard if settings.sharding == "zero2" else buffer
+        spare, shard_spare = buffer - elements, shard - -(-elements // group) if shard != elements else 0
+        graded_spare = shard_spare if settings.sharding == "zero2" else spare
+        yield _item("weights", holder, buffer, spare, settings.weight_bytes)
+        yield _item("gradients", holder, graded, graded_spare, settings.gradient_bytes)
+        yield _item("master weights", holder, shard, shard_spare, settings.master_bytes)
+        yield _item("moments", holder, shard, shard_spare, 2 * settings.moment_bytes)
+
+
+def _item(name: str, holder: Holder, elements: int, spare: int, size: int) -> StateItem:
+    return StateItem(name, holder, elements * size, spare * size)
+
+
+def _transient(held: RankParameters, parallel: Parallel, settings: StateSettings) -> int:
+    """The fp32 copy of bf16 gradients that the step makes of its shard, or ZeRO-2's bucket, whichever is larger."""
+    shard = sum(shard_elements(elements, group, settings.sharding) for _, elements, group in _holders(held, parallel))
+    copied = shard * 4 if settings.gradient_bytes < 4 else 0
+    bucket = min(settings.bucket_elements, held.elements) * settings.gradient_bytes
+    return max(copied, bucket if settings.sharding == "zero2" else 0)
+
+
+def _synchronised(
+    holder: Holder, elements: int, group: int, parallel: Parallel, settings: StateSettings
+) -> Iterator[StepCollective]:
+    axis = "dp x sp" if holder == "dense" else "expert_dp"
+    size, sharding = settings.gradient_bytes, settings.sharding
+    if sharding == "ddp":
+        yield _all_reduce(f"{holder} gradients", axis, group, elements * size)
+        return
+    whole = padded_elements(elements, group, sharding)
+    shard = whole // group
+    calls = parallel.micro_batches if sharding == "zero2" else 1
+    sent = (group - 1) * shard
+    yield StepCollective("reduce_scatter", f"{holder} gradients", axis, group, calls, whole * size, sent * size)
+    payload, wire = shard * settings.weight_bytes, sent * settings.weight_bytes
+    yield StepCollective("all_gather", f"{holder} weights", axis, group, 1, payload, wire)
+
+
+def _all_reduce(tensor: str, axis: str, group: int, payload: int) -> StepCollective:
+    """The payload is padded to a multiple of the group before it travels twice."""
+    wire = 2 * (group - 1) * -(-payload // group)
+    return StepCollective("all_reduce", tensor, axis, group, 1, payload, wire)
+
+
+def _embedding_group(held: RankParameters, parallel: Parallel) -> int:
+    """Stages that hold the embedding: the first and the one with the head or MTP modules."""
+    return 2 if held.shared and parallel.pp > 1 else 1
+
+
+def _named(items: Iterable[StateItem], name: str) -> int:
+    return sum(item.bytes for item in items if item.name == name)
+
+
+def _sum(items: Iterable[Held]) -> int:
+    return sum(item.elements for item in items)
