@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mla_cost import defaults, evaluate
 from mla_cost.cost import Key, form_of, timeline
-from mla_cost.dims import declared, facts, product_text
+from mla_cost.dims import SYMBOLS, declared, facts, product_text
 from mla_cost.engine import DTYPE_BYTES, Allocation, Timeline
 from mla_cost.errors import InputError, nearest, shown
 from mla_cost.evaluate import Candidate
@@ -16,6 +16,7 @@ from mla_cost.kernels import KERNELS
 from mla_cost.polynomial import Polynomial
 from mla_cost.program import ProgramError
 from mla_cost.resolve import Illegal, Point, named, scheme_of
+from mla_cost.results import Formula, FormulaSymbol, FormulaTerm
 
 if TYPE_CHECKING:
     import sympy
@@ -76,6 +77,45 @@ class Explanation(NamedTuple):
         if self.values is None:
             return None
         return max(sum(term.polynomial.at(self.values) for term in it.terms) for it in (self, *self.others))
+
+    def latex(self) -> str:
+        """The sum as LaTeX, on one line; of a peak the maximum over its moments."""
+        import sympy
+
+        return str(sympy.latex(self.expression(), order="none"))
+
+    def record(self) -> Formula:
+        """The formula as a plain record, for views."""
+        return Formula(
+            form=self.form,
+            scheme=self.scheme,
+            kernel=self.kernel,
+            quantity=self.quantity,
+            meaning=QUANTITIES[self.quantity],
+            holds_for=self.key,
+            moment=self.moment or None,
+            terms=tuple(self._term(term) for term in self.terms),
+            total=self.value(),
+            symbols=tuple(self._symbols()),
+            others=tuple(other.record() for other in self.others),
+        )
+
+    def _term(self, term: Term) -> FormulaTerm:
+        value = None if self.values is None else term.polynomial.at(self.values)
+        return FormulaTerm(term.tensor, term.where, term.text, value)
+
+    def _symbols(self) -> Iterable[FormulaSymbol]:
+        """Every symbol that appears, in declared order."""
+        factors = [factor for it in (self, *self.others) for term in it.terms for factor in term.factors]
+        used = {name for factor in factors for name in factor.replace("-", "+").split("+")}
+        for name, (meaning, _) in SYMBOLS.items():
+            if name in used:
+                yield FormulaSymbol(name, meaning, self._symbol_value(name))
+
+    def _symbol_value(self, name: str) -> int | None:
+        if self.values is None:
+            return None
+        return self.values["s"] * self.values["P"] if name == "S" else self.values.get(name)
 
 
 def explain(

@@ -160,6 +160,43 @@ class Result(NamedTuple):
     time: None = None
 
 
+class FormulaTerm(NamedTuple):
+    """One summand of a formula; value where the symbols have values."""
+
+    tensor: str
+    where: str
+    formula: str
+    value: int | None
+
+
+class FormulaSymbol(NamedTuple):
+    """A symbol of a formula, what it means, and its value where it has one."""
+
+    name: str
+    meaning: str
+    value: int | None
+
+
+class Formula(NamedTuple):
+    """A formula of one quantity for one structural key. others: of a peak, the other moments that can win."""
+
+    form: str
+    scheme: str
+    kernel: str
+    quantity: str
+    meaning: str
+    holds_for: str
+    moment: str | None
+    terms: tuple[FormulaTerm, ...]
+    total: int | None
+    symbols: tuple[FormulaSymbol, ...]
+    others: tuple[Formula, ...] = ()
+
+    def to_json(self) -> str:
+        """The JSON text that `mla-cost explain --format json` prints."""
+        return json.dumps({"schema": "mla-cost/explain/1", **_plain(self)}, indent=2)
+
+
 class Plan:
     """The answer to one question: every resolved input and one result per device and form."""
 

@@ -15,7 +15,7 @@ import pytest
 
 PACKAGE = "mla_cost"
 LANGUAGE = {"dims", "polynomial", "program", "layout", "remat", "rules", "engine"}
-DECLARATIONS = {"forms", "schemes", "kernels", "profiles"}
+DECLARATIONS = {"forms", "schemes", "kernels", "profiles", "layers"}
 HEAVY = {"pydantic", "typer", "rich", "sympy", "numpy", "torch", "yaml"}
 ABOVE_CONFIG = {"fit", "sweep", "search", "evidence", "results", "views", "api", "cli", "reference", "importers"}
 

@@ -45,7 +45,6 @@ def explain(
     from mla_cost import api
     from mla_cost.errors import InputError
     from mla_cost.planfile import assignments
-    from mla_cost.views import formula
 
     if output not in {"table", "json"}:
         raise InputError("unknown format", field="--format", value=output, allowed="table, json")
@@ -66,6 +65,11 @@ def explain(
         answer = api.explain_plan(form, quantity, given, assigned)
     else:
         answer = api.explain_variant(form, quantity, given, one or (), without or ())
-    sys.stdout.write(formula.latex(answer) if latex else formula.as_json(answer) if output == "json" else "")
-    if not latex and output == "table":
-        formula.show(answer)
+    if latex:
+        sys.stdout.write(f"{answer.latex()}\n")
+    elif output == "json":
+        sys.stdout.write(f"{answer.record().to_json()}\n")
+    else:
+        from mla_cost.views import formula
+
+        formula.show(answer.record())

@@ -1,108 +1,56 @@
-"""A formula as a table of terms, as LaTeX, or as JSON."""
+"""A formula as a table of terms."""
 
 from __future__ import annotations
-
-import json
-from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mla_cost.dims import SYMBOLS
-from mla_cost.explain import QUANTITIES, Explanation, Term
+from mla_cost.results import Formula, FormulaSymbol, FormulaTerm
 
 
-def show(answer: Explanation) -> None:
+def show(formula: Formula) -> None:
     """Print the terms to a terminal or a pipe, 80 columns suffice."""
-    console = Console()
+    console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, 80)
-    console.print(heading(answer), highlight=False)
-    for it in (answer, *answer.others):
+    console.print(heading(formula))
+    for it in (formula, *formula.others):
         console.print()
         if it.moment:
-            console.print(f"Moment: {it.moment}", highlight=False)
-        console.print(_table(it), highlight=False)
-    if answer.value() is not None:
-        console.print(f"Total: {answer.value():,}", highlight=False)
-    if answer.others:
+            console.print(f"Moment: {it.moment}")
+        console.print(_table(it))
+    if formula.total is not None:
+        console.print(f"Total: {formula.total:,}")
+    if formula.others:
         console.print("The largest of these moments is the peak; give --model, --sp, --seq-len to see which.")
     console.print()
-    for line in legend(answer):
-        console.print(line, highlight=False)
+    for symbol in formula.symbols:
+        console.print(_symbol(symbol))
 
 
-def heading(answer: Explanation) -> str:
+def heading(formula: Formula) -> str:
     """What the formula is, and the key it holds for."""
-    what = f"{answer.form} (scheme {answer.scheme}, kernel {answer.kernel}): {answer.quantity}"
-    return f"{what}, {QUANTITIES[answer.quantity]}.\nHolds for: {answer.key}."
+    what = f"{formula.form} (scheme {formula.scheme}, kernel {formula.kernel}): {formula.quantity}"
+    return f"{what}, {formula.meaning}.\nHolds for: {formula.holds_for}."
 
 
-def _table(answer: Explanation) -> Table:
+def _table(formula: Formula) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
     table.add_column("tensor")
     table.add_column("term")
     table.add_column("where")
-    if answer.values is not None:
+    if formula.total is not None:
         table.add_column("value", justify="right", no_wrap=True)
-    for term in answer.terms:
-        table.add_row(term.tensor, term.text, term.where, *_value(answer, term))
+    for term in formula.terms:
+        table.add_row(term.tensor, term.formula, term.where, *_value(term))
     return table
 
 
-def _value(answer: Explanation, term: Term) -> list[str]:
-    return [] if answer.values is None else [f"{term.polynomial.at(answer.values):,}"]
+def _value(term: FormulaTerm) -> list[str]:
+    return [] if term.value is None else [f"{term.value:,}"]
 
 
-def legend(answer: Explanation) -> list[str]:
-    """What each symbol that appears means, and its value where there is one."""
-    text = " ".join(term.text for it in (answer, *answer.others) for term in it.terms)
-    used = [name for name in SYMBOLS if name in _symbols(text)]
-    return [f"{name}: {SYMBOLS[name][0]}{_number(answer, name)}" for name in used]
-
-
-def _symbols(text: str) -> set[str]:
-    for sign in "*+-()":
-        text = text.replace(sign, " ")
-    return set(text.split())
-
-
-def _number(answer: Explanation, name: str) -> str:
-    values = answer.values
-    if values is None:
-        return ""
-    if name == "S":
-        return f" = {values['s'] * values['P']:,}"
-    return f" = {values[name]:,}" if name in values else ""
-
-
-def latex(answer: Explanation) -> str:
-    """The sum as LaTeX, one line; of a peak the maximum over its moments."""
-    import sympy
-
-    return f"{sympy.latex(answer.expression(), order='none')}\n"
-
-
-def as_json(answer: Explanation) -> str:
-    """The terms as JSON."""
-    return json.dumps({"schema": "mla-cost/explain/1", **_plain(answer)}, indent=2) + "\n"
-
-
-def _plain(answer: Explanation) -> dict[str, Any]:
-    return {
-        "form": answer.form,
-        "scheme": answer.scheme,
-        "kernel": answer.kernel,
-        "quantity": answer.quantity,
-        "holds_for": answer.key,
-        "moment": answer.moment or None,
-        "terms": [_plain_term(answer, term) for term in answer.terms],
-        "total": None if answer.values is None else sum(t.polynomial.at(answer.values) for t in answer.terms),
-        "others": [_plain(other) for other in answer.others],
-    }
-
-
-def _plain_term(answer: Explanation, term: Term) -> dict[str, Any]:
-    value = None if answer.values is None else term.polynomial.at(answer.values)
-    return {"tensor": term.tensor, "where": term.where, "formula": term.text, "value": value}
+def _symbol(symbol: FormulaSymbol) -> str:
+    value = "" if symbol.value is None else f" = {symbol.value:,}"
+    return f"{symbol.name}: {symbol.meaning}{value}"
