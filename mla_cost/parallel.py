@@ -8,6 +8,7 @@ splits), parallel_state.py (expert groups).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -166,22 +167,24 @@ def schedule(parallel: Parallel, stage: int) -> Iterator[Step]:
         yield Step(forward=False, chunk=last - chunk, micro_batch=micro_batch)
 
 
+@lru_cache(maxsize=4096)
 def in_flight_mixes(parallel: Parallel, stage: int) -> tuple[tuple[int, ...], ...]:
-    """Every distinct count of kept forwards per chunk just after a forward, the fullest ones only.
+    """Every distinct count of kept forwards per chunk while `in_flight` of them are kept.
 
-    Chunks differ in bytes (embedding, loss, dense layers), so the worst of these depends on them: take the maximum of
-    the sum of counts x bytes. Two rounds of the schedule hold every mix that many rounds hold.
+    Chunks differ in bytes (embedding, loss, dense layers), so which is the worst depends on them: take the maximum of
+    the sum of counts x bytes. A few rounds of the schedule hold every mix that many rounds hold (a test compares).
     """
-    rounds = max(3, -(-2 * in_flight(parallel, stage) // (parallel.group * parallel.chunks)) + 2)
+    most, round_length = in_flight(parallel, stage), parallel.group * parallel.chunks
+    rounds = -(-2 * most // round_length) + 2
     rest = parallel.micro_batches % parallel.group
     shorter = parallel._replace(micro_batches=min(parallel.micro_batches, rounds * parallel.group + rest))
     held = [0] * parallel.chunks
-    seen: dict[tuple[int, ...], None] = {}
+    mixes: dict[tuple[int, ...], None] = {}
     for step in schedule(shorter, stage):
         held[step.chunk] += 1 if step.forward else -1
-        if step.forward:
-            seen[tuple(held)] = None
-    return tuple(mix for mix in seen if not any(_covers(other, mix) for other in seen))
+        if step.forward and sum(held) == most:
+            mixes[tuple(held)] = None
+    return tuple(mixes)
 
 
 def stages(parallel: Parallel, num_layers: int, num_mtp: int = 0) -> tuple[tuple[Chunk, ...], ...]:
@@ -203,6 +206,7 @@ def stages(parallel: Parallel, num_layers: int, num_mtp: int = 0) -> tuple[tuple
     return tuple(tuple(chunks[stage :: parallel.pp]) for stage in range(parallel.pp))
 
 
+@lru_cache(maxsize=256)
 def parse_layout(text: str) -> tuple[str, ...]:
     """Megatron's pipeline layout string as one string of the letters E, t, m, L per part, in order.
 
@@ -492,7 +496,3 @@ def _order(parallel: Parallel) -> list[tuple[int, int]]:
         for chunk in range(parallel.chunks)
         for micro_batch in range(start, min(start + g, m))
     ]
-
-
-def _covers(other: tuple[int, ...], mix: tuple[int, ...]) -> bool:
-    return other != mix and all(more >= less for more, less in zip(other, mix, strict=True))

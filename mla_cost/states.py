@@ -239,8 +239,9 @@ def _stage_weights(
 ) -> Iterator[tuple[str, Weight, bool]]:
     """Every weight of a stage with the part it belongs to and whether another stage holds a copy."""
     kinds = layer_kinds(config)
+    weights = {kind: layer_weights(config, kind) for kind in set(kinds)}
     for index in (index for chunk in chunks for index in chunk.layers):
-        yield from ((f"layer {index}", weight, False) for weight in layer_weights(config, kinds[index]))
+        yield from ((f"layer {index}", weight, False) for weight in weights[kinds[index]])
     for index in range(sum(chunk.num_mtp for chunk in chunks)):
         yield from ((f"mtp {index}", weight, False) for weight in mtp_weights(config))
     yield from (("ends", weight, shared) for weight, shared in _ends(config, parallel, chunks))

@@ -48,7 +48,8 @@ def show(name: str, output: str = "table") -> None:
     config = catalog.entry(name)
     kind = "model" if isinstance(config, ModelConfig) else "device"
     if _is_json(output):
-        _print_json(kind, config.model_dump(mode="json"))
+        counted = {"parameters": _counted(config)} if isinstance(config, ModelConfig) else {}
+        _print_json(kind, config.model_dump(mode="json") | counted)
         return
     _print(f"{config.name}: {config.title}")
     if isinstance(config, ModelConfig):
@@ -89,9 +90,38 @@ def _show_model(config: ModelConfig) -> None:
     verified = {fact: _YES_NO[config.is_verified(fact.rpartition(".")[2])] for fact, _ in _facts_of(config)}
     rows = [(fact, _value(fact, value), verified[fact]) for fact, value in _facts_of(config)]
     _print_table(("fact", "value", "verified"), rows)
+    _print_lines("parameters", _count_lines(config))
     _print_lines("verified by", [config.verified_basis])
     _print_lines("source", config.sources)
     _print_lines("note", [config.notes] if config.notes else [])
+
+
+def _counted(config: ModelConfig) -> dict[str, Any]:
+    """The published counts of `config` beside those worked out from its dims, in elements; or why there are none."""
+    from mla_cost import parameters
+
+    published: dict[str, Any] = config.model_dump(include={"parameters"})["parameters"]
+    reason = parameters.refusal(config)
+    if reason is not None:
+        return published | {"total": None, "active": None, "refusal": reason}
+    found = parameters.parameters(config)
+    counts = found._asdict() | {
+        "active_includes": parameters.ACTIVE_INCLUDES,
+        "items": [{**item._asdict(), "parameters": item.elements} for item in found.items],
+        "remainder": [{"name": name, "parameters": elements} for name, elements in found.remainder],
+    }
+    return published | counts | {"refusal": None}
+
+
+def _count_lines(config: ModelConfig) -> list[str]:
+    counted = _counted(config)
+    if counted["refusal"] is not None:
+        return [counted["refusal"]]
+    indexer = f", of which indexers {counted['indexer']:,}" if counted["indexer"] else ""
+    mtp = f"; MTP modules {counted['mtp']:,} more" if counted["mtp"] else ""
+    lines = [f"{counted['total']:,} in all{indexer}, {counted['active']:,} active per token{mtp}"]
+    rest = [f"{part['name']} {part['parameters']:,}" for part in counted["remainder"]]
+    return [*lines, f"the checkpoint's exact count beyond these: {', '.join(rest)}"] if rest else lines
 
 
 def _facts_of(config: ModelConfig) -> Iterator[tuple[str, Any]]:
@@ -99,7 +129,7 @@ def _facts_of(config: ModelConfig) -> Iterator[tuple[str, Any]]:
     for field, value in config:
         if field in ("name", "title", "verified_basis", *_OWN_LINES) or value is None or value in ({}, ()):
             continue
-        nested = dict(value) if field in ("dims", "parameters", "indexer", "rope", "traits") else None
+        nested = dict(value) if field in ("dims", "parameters", "checkpoint", "indexer", "rope", "traits") else None
         yield from [(field, value)] if nested is None else [(f"{field}.{key}", item) for key, item in nested.items()]
 
 
