@@ -1,4 +1,4 @@
-"""Measure one block on the device at hand: peak memory as the runtime reports it, and the time of a step.
+"""Measure one layer on the device at hand: peak memory as the runtime reports it, and the time of a step.
 
     torchrun --nproc-per-node 8 -m mla_cost.reference --form laga --output runs.jsonl
     python -m mla_cost.reference --form laga --sp 8 --fake-group        one device, the memory of one rank of 8
@@ -26,10 +26,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from mla_cost.reference.fake import fake_group
-from mla_cost.reference.forms import initialise, make_stack
-from mla_cost.reference.measure import Tail
-from mla_cost.reference.spec import DIMS, DTYPES, FORMS, SETTINGS, Dims, Spec
+from mla_cost.reference.fake import fake_groups
+from mla_cost.reference.forms import initialise
+from mla_cost.reference.layer import make_inputs, make_layer
+from mla_cost.reference.measure import loss_of
+from mla_cost.reference.spec import DIMS, FORMS, LAYERS, SETTINGS, Dims, Spec
+from mla_cost.reference.tp import Groups, make_groups
 
 SCHEMA = "mla-cost/device-record/1"
 BACKENDS = {"cuda": "nccl", "npu": "hccl", "cpu": "gloo"}
@@ -61,24 +63,25 @@ def _device() -> torch.device:
     return torch.device("cpu")
 
 
-def measure(spec: Spec, group: dist.ProcessGroup | None, device: torch.device, steps: int) -> list[Step]:
-    """Run `steps` forwards and backwards of the block in the surround of `measure.record`, after one to warm up."""
+def measure(spec: Spec, groups: Groups, device: torch.device, steps: int) -> list[Step]:
+    """Run `steps` forwards and backwards of the layer in the surround of `measure.record`, after one to warm up."""
     with device:
-        block = make_stack(spec, group)
-    initialise(block)
-    shape = (spec.seq_len // spec.sp, spec.micro_batch, spec.dims.hidden)
-    x = torch.randn(shape, device=device).to(DTYPES[spec.dtype]).requires_grad_()
-    return [_step(block, x, device) for _ in range(steps + 1)][1:]
+        layer, inputs = make_layer(spec, groups), make_inputs(spec)
+    initialise(layer)
+    for x in inputs:
+        x.data.normal_()
+    return [_step(layer, inputs, device) for _ in range(steps + 1)][1:]
 
 
-def _step(block: nn.Module, x: torch.Tensor, device: torch.device) -> Step:
-    block.zero_grad()
-    x.grad = None
+def _step(layer: nn.Module, inputs: Sequence[torch.Tensor], device: torch.device) -> Step:
+    layer.zero_grad()
+    for x in inputs:
+        x.grad = None
     scalar, seed = (torch.zeros((), device=device) for _ in range(2))
     runtime = getattr(torch, device.type)
     held = _restart(runtime)
     start = time.perf_counter()
-    Tail.apply(scalar, block(x)).backward(seed)
+    loss_of(layer(*inputs), scalar).backward(seed)
     runtime.synchronize()
     seconds = time.perf_counter() - start
     if held is None:
@@ -116,13 +119,13 @@ def describe(spec: Spec, steps: Sequence[Step], device: torch.device, *, fake: b
 
 
 @contextmanager
-def _real_group(size: int, device: torch.device) -> Iterator[dist.ProcessGroup | None]:
-    if size == 1:
-        yield None
+def _real_groups(sp: int, tp: int, device: torch.device) -> Iterator[Groups]:
+    if sp * tp == 1:
+        yield Groups()
         return
     dist.init_process_group(BACKENDS[device.type])
     try:
-        yield dist.group.WORLD
+        yield make_groups(sp, tp)
     finally:
         dist.destroy_process_group()
 
@@ -134,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     for field in fields(Dims):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=int, metavar="N", help="in place of the model's")
     parser.add_argument("--no-q-lora", action="store_true", help="the query comes straight from hidden")
+    parser.add_argument("--layer", choices=LAYERS, default="attention")
     parser.add_argument("--form", choices=FORMS, default="explicit")
     parser.add_argument("--scheme")
     for name, allowed in SETTINGS.items():
@@ -144,11 +148,14 @@ def _parser() -> argparse.ArgumentParser:
         ("seq_len", 4096),
         ("micro_batch", 1),
         ("layers", 1),
-        ("sp", int(os.environ.get("WORLD_SIZE", "1"))),
+        ("sp", None),
+        ("tp", 1),
+        ("ffn", Spec.ffn),
+        ("vocab", Spec.vocab),
     ):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", default=default)
     parser.add_argument(
-        "--fake-group", action="store_true", help="one process plays rank 0 of sp; nothing is exchanged"
+        "--fake-group", action="store_true", help="one process plays rank 0 of sp x tp; nothing is exchanged"
     )
     parser.add_argument("--steps", type=int, default=3, metavar="N")
     parser.add_argument("--output", type=Path, metavar="FILE", help="append the record here instead of printing it")
@@ -162,6 +169,8 @@ def _spec(options: argparse.Namespace) -> Spec:
     dims |= {name: given[name] for name in dims if given[name] is not None}
     if options.no_q_lora:
         dims["q_lora_rank"] = None
+    if options.sp is None:  # all the ranks that tp leaves
+        given["sp"] = max(1, int(os.environ.get("WORLD_SIZE", "1")) // max(1, options.tp))
     names = [field.name for field in fields(Spec) if field.name != "dims"]
     return Spec(dims=Dims(**dims), **{name: given[name] for name in names})
 
@@ -176,8 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(str(problem))
     if spec.by_construction and device.type != "cpu":
         parser.error("a stand-in's memory is not a fused kernel's: ask for --fused-attention sdpa")
-    with fake_group(spec.sp) if options.fake_group else _real_group(spec.sp, device) as group:
-        steps = measure(spec, group, device, options.steps)
+    with fake_groups(spec.sp, spec.tp) if options.fake_group else _real_groups(spec.sp, spec.tp, device) as groups:
+        steps = measure(spec, groups, device, options.steps)
     if int(os.environ.get("RANK", "0")) == 0:
         _write(json.dumps(describe(spec, steps, device, fake=options.fake_group)), options.output)
 

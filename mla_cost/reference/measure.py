@@ -31,6 +31,7 @@ COLLECTIVES = {
     "_reduce_scatter_base_": ("reduce_scatter", 1, 0),
     "allreduce_": ("all_reduce", 0, 0),
 }
+AXES = ("sp", "tp")
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,12 @@ class Collective:
     phase: Phase
     shape: tuple[int, ...]
     dtype: str
+    axis: str = ""  # the group's description where it has one: "sp" or "tp"
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What one forward and backward did. Parameters and tables are nowhere in it."""
+    """What one forward and backward did. Parameters, tables and scalars are nowhere in it."""
 
     saved: tuple[Storage, ...]  # distinct storages packed for backward in forward, in that order
     kept: tuple[Storage, ...]  # alive when the caller had dropped the output, whatever holds them
@@ -158,7 +160,7 @@ class _Log:
         """Serial of the tensor's storage, logged as allocated if it is new; None where it is not to be counted."""
         storage = tensor.untyped_storage()
         address = storage._cdata
-        if address in self.excluded or storage.nbytes() == 0:
+        if address in self.excluded or storage.nbytes() == 0 or _is_scalar(tensor):
             return None
         if address not in self.live:
             self._allocate(storage, tensor, role)
@@ -168,7 +170,7 @@ class _Log:
         address = tensor.untyped_storage()._cdata
         if address in self.live:
             self.packed[self.live[address]] = None
-        elif address not in self.excluded:  # it would be missing from every figure
+        elif address not in self.excluded and not _is_scalar(tensor):  # it would be missing from every figure
             raise ValueError(f"a saved tensor of shape {list(tensor.shape)} is no input, parameter or table")
 
     def _allocate(self, storage: torch.UntypedStorage, tensor: torch.Tensor, role: Role) -> None:
@@ -210,18 +212,25 @@ class Timeline(TorchDispatchMode):
             raise NotImplementedError(f"collective {func} is not one the recorder knows: {', '.join(COLLECTIVES)}")
         kind, handed, received = COLLECTIVES[self.log.op]
         send, out = tree_leaves(args[handed])[0], tree_leaves(args[received])[0]
-        group = next(arg for arg in args if isinstance(arg, torch.ScriptObject) and _is_group(arg))
+        boxed = next(arg for arg in args if isinstance(arg, torch.ScriptObject) and _is_group(arg))
+        group = torch.distributed.ProcessGroup.unbox(boxed)
         self.log.collectives.append(
             Collective(
                 kind,
                 send.numel() * send.element_size(),
                 out.numel() * out.element_size(),
-                torch.distributed.ProcessGroup.unbox(group).size(),
+                group.size(),
                 self.log.phase(),
                 tuple(send.shape),
                 str(send.dtype).removeprefix("torch."),
+                group.group_desc if group.group_desc in AXES else "",
             )
         )
+
+
+def _is_scalar(tensor: torch.Tensor) -> bool:
+    """Whether it is one number, as a loss is, and no element of anything larger."""
+    return tensor.dim() == 0 and tensor.untyped_storage().nbytes() == tensor.element_size()
 
 
 def _is_group(script_object: torch.ScriptObject) -> bool:
@@ -257,8 +266,8 @@ def record(
 ) -> Recording:
     """Run `function(*inputs)` forward and backward and return what was kept, allocated, freed and exchanged.
 
-    function    returns a tensor or a (nested) tuple of tensors. An `nn.Module` brings its own parameters and buffers
-                (buffers are tables) in addition to those given.
+    function    returns a tensor or a (nested) tuple of tensors; a single scalar is the loss itself and gets no tail.
+                An `nn.Module` brings its own parameters and buffers (buffers are tables) in addition to those given.
     inputs      held by the caller throughout, hence counted from the first event on, as are their gradients.
     parameters  left out; storages that end as their `.grad` have the role `parameter_gradient`. `.grad` must be None.
     tables      left out, like parameters, and have no gradient.
@@ -302,12 +311,20 @@ def _run(
         log.see(tensor, "input")
     with Timeline(log), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         # Only the call below holds the outputs: nobody names them, so they die with it unless the graph keeps them.
-        loss = Tail.apply(scalar, *tensors_in(function(*inputs)))
+        loss = loss_of(function(*inputs), scalar)
         kept = list(log.live.values())
         if loss.requires_grad:
             loss.backward(seed)
     log.recording = False
     return kept
+
+
+def loss_of(outputs: Any, scalar: torch.Tensor) -> torch.Tensor:
+    """Return the function's own loss where it is one, else that of a tail behind its outputs."""
+    if isinstance(outputs, torch.Tensor) and outputs.dim() == 0:
+        return outputs
+    loss: torch.Tensor = Tail.apply(scalar, *tensors_in(outputs))
+    return loss
 
 
 def tensors_in(tree: Any) -> Iterator[torch.Tensor]:

@@ -1,7 +1,7 @@
 """Real ranks: processes on this machine that exchange over gloo, at small dims.
 
-One launch serves many specs. Each spec runs on the first `sp` ranks with the same parameters, input and output
-gradient, whatever its form and degree, so that any two runs can be compared tensor by tensor.
+One launch serves many specs. Each spec runs on the first sp x tp ranks with the same parameters, input, tokens and
+output gradient, whatever its form and degrees, so that any two runs can be compared tensor by tensor.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,9 +18,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import start_processes
 
-from mla_cost.reference.forms import initialise, make_stack
+from mla_cost.reference.forms import initialise
+from mla_cost.reference.layer import Embedding, Head, make_layer
 from mla_cost.reference.measure import Collective, record
 from mla_cost.reference.spec import DTYPES, Spec
+from mla_cost.reference.tp import Groups, assemble, divide, make_groups
 
 TIMEOUT = timedelta(seconds=120)  # a rank that died leaves the others in a collective
 
@@ -29,8 +31,8 @@ TIMEOUT = timedelta(seconds=120)  # a rank that died leaves the others in a coll
 class RankRun:
     """One spec on its ranks: whole tensors, as a single rank would have them, in fp32.
 
-    tensors      "output" and "input gradient" `[S b h]` of all ranks together, and for each parameter its gradient,
-                 summed over the ranks because each holds a copy
+    tensors      "output" and "input gradient" `[S b h]` of all ranks together (the head's output is its loss, the
+                 embedding has no input), and for each parameter its gradient, summed over the ranks that hold a copy
     collectives  those called, in order, by each rank
     """
 
@@ -48,9 +50,9 @@ class RankRun:
 
 
 def run_ranks(specs: Sequence[Spec], seed: int = 0) -> list[RankRun]:
-    """Run every spec on as many processes as its `sp` asks for; one launch for all of them."""
+    """Run every spec on as many processes as its sp x tp asks for; one launch for all of them."""
     with tempfile.TemporaryDirectory() as folder:
-        ranks = max(spec.sp for spec in specs)
+        ranks = max(spec.sp * spec.tp for spec in specs)
         # Ranks are forked from a server that has torch loaded: starting eight takes one import, not eight.
         multiprocessing.set_forkserver_preload(["torch", __name__])
         start_processes(_rank_main, (ranks, list(specs), seed, folder), nprocs=ranks, start_method="forkserver")
@@ -67,50 +69,91 @@ def _rank_main(rank: int, ranks: int, specs: Sequence[Spec], seed: int, folder: 
     torch.set_num_threads(1)  # ranks share the cores
     store = dist.FileStore(f"{folder}/store", ranks)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", rank=rank, world_size=ranks, store=store, timeout=TIMEOUT)
-    # Every rank must take part in making every group, member or not.
-    groups = {sp: dist.new_group(range(sp)) for sp in sorted({spec.sp for spec in specs})}
-    runs = [_run(spec, groups[spec.sp], seed) for spec in specs if rank < spec.sp]
+    meshes = _make_meshes(specs)
+    runs = [_run(spec, meshes[spec.sp, spec.tp], seed) for spec in specs if rank < spec.sp * spec.tp]
     if rank == 0:
         torch.save(runs, Path(folder) / "runs")
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _run(spec: Spec, group: dist.ProcessGroup, seed: int) -> RankRun:
-    block = make_stack(spec, group if spec.sp > 1 else None)
-    initialise(block, seed)
-    x, gradient = (part.chunk(spec.sp)[group.rank()] for part in _data(spec, seed))
-    tensors = _numbers(block, x.clone().requires_grad_(), gradient, group)
-    block.zero_grad()
-    called = record(block, [x.clone().requires_grad_()]).collectives
-    everyone: list[tuple[Collective, ...]] = [()] * spec.sp
-    dist.all_gather_object(everyone, called, group=group)
+@dataclass(frozen=True)
+class _Mesh:
+    """This rank's groups by axis, and all sp x tp ranks together."""
+
+    groups: Groups
+    everyone: dist.ProcessGroup
+
+
+def _make_meshes(specs: Sequence[Spec]) -> dict[tuple[int, int], _Mesh]:
+    """Every rank must take part in making every group, member or not."""
+    degrees = sorted({(spec.sp, spec.tp) for spec in specs})
+    return {(sp, tp): _Mesh(make_groups(sp, tp), dist.new_group(range(sp * tp))) for sp, tp in degrees}
+
+
+def _run(spec: Spec, mesh: _Mesh, seed: int) -> RankRun:
+    layer = _make_layer(spec, mesh.groups, seed)
+    x, gradient, tokens = _data(spec, seed)
+    if isinstance(layer, Embedding | Head):
+        layer.read(tokens.chunk(spec.sp)[mesh.groups.sp_rank])
+    # Ranks in order hold the positions in order. The whole loss is the mean of the ranks that share a sequence.
+    part = gradient.chunk(spec.sp * spec.tp)[mesh.everyone.rank()]
+    handed = torch.tensor(1 / spec.sp) if isinstance(layer, Head) else part
+    inputs = [] if isinstance(layer, Embedding) else [x.chunk(spec.sp * spec.tp)[mesh.everyone.rank()]]
+    tensors = _numbers(layer, _leaves(inputs), handed, mesh)
+    layer.zero_grad()
+    called = record(layer, _leaves(inputs)).collectives
+    everyone: list[tuple[Collective, ...]] = [()] * mesh.everyone.size()
+    dist.all_gather_object(everyone, called, group=mesh.everyone)
     return RankRun(spec, tensors, tuple(everyone))
 
 
-def _data(spec: Spec, seed: int) -> tuple[Tensor, Tensor]:
-    """The whole input and the gradient of the whole output, `[S b h]` each."""
+def _leaves(inputs: Sequence[Tensor]) -> list[Tensor]:
+    return [x.clone().requires_grad_() for x in inputs]
+
+
+def _make_layer(spec: Spec, groups: Groups, seed: int) -> nn.Module:
+    """Return this rank's layer: its part of the parameters that a single rank is initialised with."""
+    single = make_layer(replace(spec, sp=1, tp=1))
+    initialise(single, seed)
+    layer = make_layer(spec, groups)
+    whole = single.state_dict()
+    layer.load_state_dict({name: divide(name, whole[name], spec.tp, groups.tp_rank) for name in whole})
+    return layer
+
+
+def _data(spec: Spec, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The whole input and the gradient of the whole output, `[S b h]` each, and token ids `[S b]`."""
     generator = torch.Generator().manual_seed(seed + 1)
     shape = (spec.seq_len, spec.micro_batch, spec.dims.hidden)
     x, gradient = (torch.randn(shape, generator=generator).to(DTYPES[spec.dtype]) for _ in range(2))
-    return x, gradient
+    return x, gradient, torch.randint(spec.vocab, shape[:2], generator=generator)
 
 
-def _numbers(block: nn.Module, x: Tensor, gradient: Tensor, group: dist.ProcessGroup) -> dict[str, Tensor]:
-    """Outputs and gradients of the sharded block, put together as a single rank has them."""
-    out = block(x)
+def _numbers(layer: nn.Module, inputs: Sequence[Tensor], gradient: Tensor, mesh: _Mesh) -> dict[str, Tensor]:
+    """Outputs and gradients of the sharded layer, put together as a single rank has them."""
+    out = layer(*inputs)
     out.backward(gradient)
-    assert x.grad is not None
-    tensors = {"output": _whole(out.detach(), group), "input gradient": _whole(x.grad, group)}
-    for name, parameter in block.named_parameters():
+    outputs = _parts(out.detach(), mesh)
+    tensors = {"output": torch.cat(outputs) if out.dim() else torch.stack(outputs).mean()}
+    for x in inputs:
+        assert x.grad is not None
+        tensors["input gradient"] = torch.cat(_parts(x.grad, mesh))
+    for name, parameter in layer.named_parameters():
         assert parameter.grad is not None, name
-        total = parameter.grad.float()
-        dist.all_reduce(total, group=group)
-        tensors[name] = total
+        tensors[name] = _whole_gradient(name, parameter.grad, mesh)
     return tensors
 
 
-def _whole(part: Tensor, group: dist.ProcessGroup) -> Tensor:
-    parts = [torch.empty(part.shape) for _ in range(group.size())]
-    dist.all_gather(parts, part.float().contiguous(), group=group)
-    return torch.cat(parts)
+def _whole_gradient(name: str, gradient: Tensor, mesh: _Mesh) -> Tensor:
+    """Sum over sp, where each rank holds a copy, then put together over tp."""
+    tp = mesh.groups.tp.size() if mesh.groups.tp else 1
+    parts = _parts(gradient, mesh)
+    return assemble(name, [torch.stack(parts[tp_rank::tp]).sum(0) for tp_rank in range(tp)])
+
+
+def _parts(part: Tensor, mesh: _Mesh) -> list[Tensor]:
+    """The tensors of all ranks, in order, in fp32."""
+    parts = [torch.empty(part.shape) for _ in range(mesh.everyone.size())]
+    dist.all_gather(parts, part.float().contiguous(), group=mesh.everyone)
+    return parts

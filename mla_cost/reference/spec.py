@@ -9,6 +9,7 @@ import torch
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 FORMS = ("explicit", "absorbed", "laga")
 SCHEMES = {"explicit": ("ulysses", "kv-gather", "latent-gather"), "absorbed": ("latent-gather",)}
+LAYERS = ("attention", "dense", "embedding", "head")
 KERNELS = ("eager", "eager-bmm", "flash", "mem-efficient", "npu-fusion")
 FUSED = ("flash", "mem-efficient", "npu-fusion")
 SETTINGS = {
@@ -48,12 +49,15 @@ DIMS = {
 
 @dataclass(frozen=True)
 class Spec:
-    """One cell: a form, its scheme and kernel, dims and degrees.
+    """One cell: a layer, the form of its attention with scheme and kernel, dims and degrees.
 
     `form="laga"` is the pair explicit + latent-gather. `scheme` None is the form's usual one. `value_padding` None is
     the kernel's own default (npu-fusion pads, the others do not). `mask="tensor"` makes attention causal; the fused
     kernels then mask inside and take no tensor. `fused_attention="sdpa"` runs torch's own fused backend for `flash`
     and `mem-efficient`, and raises where torch would not select it; "stand-in" only saves what a fused kernel saves.
+
+    `layer` "attention" is the block alone. The others are divided over `tp` as well (with `megatron_sp`); `ffn` and
+    `vocab` (padded) are the sizes before that division.
     """
 
     form: str = "explicit"
@@ -72,6 +76,10 @@ class Spec:
     norm: str = "fused"
     fused_attention: str = "stand-in"
     layers: int = 1  # blocks in a row, the output of one the input of the next
+    layer: str = "attention"
+    tp: int = 1
+    ffn: int = 18432
+    vocab: int = 129280
 
     def __post_init__(self) -> None:
         """Refuse what no program exists for, by name."""
@@ -80,13 +88,41 @@ class Spec:
         for name, allowed in SETTINGS.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} {getattr(self, name)!r} is not one of {', '.join(map(str, allowed))}")
+        self._check_layer()
+        self._check_attention()
+
+    def _check_layer(self) -> None:
+        """Refuse degrees that do not divide what they must."""
+        if self.layer not in LAYERS:
+            raise ValueError(f"layer {self.layer!r} is not one of {', '.join(LAYERS)}")
+        if self.layer in ("embedding", "head") and self.layers != 1:
+            raise ValueError(f"a network has one {self.layer}: layers {self.layers} is for attention and dense")
+        if self.tp < 1:
+            raise ValueError(f"tp {self.tp} is not a number of ranks")
+        if self.layer == "attention" and self.tp != 1:
+            raise ValueError(f"tp {self.tp} divides a layer, embedding or head: attention alone takes a rank's heads")
+        if self.seq_len % (self.sp * self.tp):
+            degrees = f"sp {self.sp}" if self.tp == 1 else f"sp {self.sp} x tp {self.tp}"
+            raise ValueError(f"{degrees} does not divide seq_len {self.seq_len}")
+        for name, size in self._divided():
+            if size % self.tp:
+                raise ValueError(f"tp {self.tp} does not divide {name} {size}")
+
+    def _divided(self) -> list[tuple[str, int]]:
+        """Names and sizes of what tp divides in this layer."""
+        if self.layer in ("embedding", "head"):
+            return [("vocab", self.vocab)]
+        return [("heads", self.dims.heads), ("ffn", self.ffn)]
+
+    def _check_attention(self) -> None:
+        """Refuse a scheme or kernel that the form has no program for, and heads that sp does not divide."""
         maths, scheme = self.pair
         if scheme not in SCHEMES[maths]:
             raise ValueError(f"scheme {scheme!r} does not fit form {self.form}: {', '.join(SCHEMES[maths])} do")
-        if self.seq_len % self.sp:
-            raise ValueError(f"sp {self.sp} does not divide seq_len {self.seq_len}")
-        if scheme != "kv-gather" and self.dims.heads % self.sp:
-            raise ValueError(f"sp {self.sp} does not divide {self.dims.heads} heads")
+        heads = self.dims.heads // self.tp
+        if self.has_attention and scheme != "kv-gather" and heads % self.sp:
+            whose = "heads" if self.tp == 1 else f"heads of a tp rank ({self.dims.heads} / {self.tp})"
+            raise ValueError(f"sp {self.sp} does not divide {heads} {whose}")
         if self.fused_attention == "sdpa" and self.kernel == "npu-fusion":
             raise ValueError("torch's scaled_dot_product_attention does not run kernel npu-fusion")
         if maths == "absorbed" and self.kernel == "flash":
@@ -100,9 +136,14 @@ class Spec:
         return self.form, self.scheme or SCHEMES[self.form][0]
 
     @property
+    def has_attention(self) -> bool:
+        """Whether form, scheme and kernel say anything about this layer."""
+        return self.layer in ("attention", "dense")
+
+    @property
     def by_construction(self) -> bool:
         """Whether the attention's saves are stated by a stand-in instead of being torch's own."""
-        return self.kernel in FUSED and self.fused_attention == "stand-in"
+        return self.has_attention and self.kernel in FUSED and self.fused_attention == "stand-in"
 
     def with_sp(self, sp: int) -> Spec:
         """Return the same cell at another degree."""

@@ -1,0 +1,169 @@
+"""A transformer layer around the attention, the embedding and the head: one `nn.Module` each.
+
+Line by line they are the programs of docs/decisions/0007-the-layer-style.md; a name lives until it is bound again or
+`forward` returns. t ranks of tensor parallelism, u = s/t positions between its regions, f and V a rank's part of the
+MLP's width and of the vocabulary.
+
+Token ids are tables, as RoPE's are: buffers, filled by `read`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from mla_cost.reference.forms import Linear, make_block, make_stack
+from mla_cost.reference.loss import cross_entropy, own_rows
+from mla_cost.reference.norm import RMSNorm
+from mla_cost.reference.spec import DTYPES, Spec
+from mla_cost.reference.tp import Groups, gather_tp, scatter_tp
+
+ONE_RANK = Groups()
+
+
+class Lookup(nn.Embedding):
+    """`nn.Embedding`, its weight left to `initialise`."""
+
+    def reset_parameters(self) -> None:
+        """Leave the weight as it is: on fake tensors there is nothing to fill."""
+
+
+class Mlp(nn.Module):
+    """SwiGLU: gate and up from one projection."""
+
+    def __init__(self, hidden: int, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.width = width
+        self.fc1 = Linear(hidden, 2 * width, bias=False, dtype=dtype)
+        self.fc2 = Linear(width, hidden, bias=False, dtype=dtype)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """`[s b h]` -> `[s b h]`, a partial sum where the width is divided."""
+        gate_up = self.fc1(h)
+        gate, up = gate_up.split([self.width, self.width], -1)
+        return self.fc2(nn.functional.silu(gate) * up)
+
+
+class DenseLayer(nn.Module):
+    """Attention and MLP, each with its norm and residual; the attention has a tp rank's heads, and all s positions."""
+
+    def __init__(self, spec: Spec, groups: Groups = ONE_RANK) -> None:
+        super().__init__()
+        groups.check(spec.sp, spec.tp)
+        dims, dtype = spec.dims, DTYPES[spec.dtype]
+        self.tp = groups.tp
+        self.attention_norm = RMSNorm(dims.hidden, spec.norm, dtype)
+        self.attention = make_block(attention_of(spec), groups.sp)
+        self.mlp_norm = RMSNorm(dims.hidden, spec.norm, dtype)
+        self.mlp = Mlp(dims.hidden, spec.ffn // spec.tp, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[u b h]` -> `[u b h]`."""
+        h = self.attention_norm(x)
+        if self.tp:
+            h = gather_tp(h, self.tp)
+        a = self.attention(h)
+        if self.tp:
+            a = scatter_tp(a, self.tp)
+        r = x + a
+        h = self.mlp_norm(r)
+        if self.tp:
+            h = gather_tp(h, self.tp)
+        m = self.mlp(h)
+        if self.tp:
+            m = scatter_tp(m, self.tp)
+        return r + m
+
+
+class Vocabulary(nn.Module):
+    """What embedding and head share: V rows of the vocabulary, from `first` on, and the tokens as buffers."""
+
+    tokens: Tensor
+
+    def __init__(self, spec: Spec, groups: Groups) -> None:
+        super().__init__()
+        groups.check(spec.sp, spec.tp)
+        self.tp, self.rows = groups.tp, spec.vocab // spec.tp
+        self.first = groups.tp_rank * self.rows
+        empty = torch.zeros(spec.seq_len // spec.sp, spec.micro_batch, dtype=torch.int64)
+        self.register_buffer("tokens", empty, persistent=False)
+
+
+class Embedding(Vocabulary):
+    """Rows of the tokens; with tp each rank looks up its own rows, and the rest are zeros."""
+
+    others: Tensor
+
+    def __init__(self, spec: Spec, groups: Groups = ONE_RANK) -> None:
+        super().__init__(spec, groups)
+        self.embedding = Lookup(self.rows, spec.dims.hidden, dtype=DTYPES[spec.dtype])
+        self.register_buffer("others", torch.zeros_like(self.tokens.unsqueeze(-1), dtype=torch.bool), persistent=False)
+
+    def read(self, ids: Tensor) -> None:
+        """Take the token ids `[s b]` of the next runs."""
+        self.tokens, others = own_rows(ids, self.first, self.rows)
+        self.others = others.unsqueeze(-1)
+
+    def forward(self) -> Tensor:
+        """Tokens `[s b]` -> `[u b h]`."""
+        e: Tensor = self.embedding(self.tokens)
+        if self.tp:
+            e.masked_fill_(self.others, 0)
+            e = scatter_tp(e, self.tp)
+        return e
+
+
+class Head(Vocabulary):
+    """The last norm, the logits and the loss."""
+
+    minus: Tensor
+
+    def __init__(self, spec: Spec, groups: Groups = ONE_RANK) -> None:
+        super().__init__(spec, groups)
+        dtype = DTYPES[spec.dtype]
+        self.norm = RMSNorm(spec.dims.hidden, spec.norm, dtype)
+        self.head = Linear(spec.dims.hidden, self.rows, bias=False, dtype=dtype)
+        self.register_buffer("minus", -torch.ones_like(self.tokens, dtype=torch.float32), persistent=False)
+
+    def read(self, targets: Tensor) -> None:
+        """Take the target ids `[s b]` of the next runs."""
+        self.tokens, others = own_rows(targets, self.first, self.rows)
+        self.minus = others.float() - 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[u b h]` -> the mean loss of the s x b positions, a scalar, the same on every tp rank."""
+        h = self.norm(x)
+        if self.tp:
+            h = gather_tp(h, self.tp)
+        logits = self.head(h)
+        return cross_entropy(logits, self.tokens, self.minus, self.tp)
+
+
+def attention_of(spec: Spec) -> Spec:
+    """Return the attention inside a dense layer: one tp rank's heads, all s positions."""
+    dims = replace(spec.dims, heads=spec.dims.heads // spec.tp)
+    return replace(spec, layer="attention", tp=1, layers=1, dims=dims)
+
+
+def make_layer(spec: Spec, groups: Groups = ONE_RANK) -> nn.Module:
+    """Return the module for the spec's layer (`layers` of them in a row), parameters uninitialised."""
+    if spec.layer == "attention":
+        return make_stack(spec, groups.sp)
+    if spec.layer == "dense" and spec.layers > 1:
+        return nn.Sequential(*(DenseLayer(spec, groups) for _ in range(spec.layers)))
+    modules: dict[str, type[DenseLayer | Embedding | Head]] = {
+        "dense": DenseLayer,
+        "embedding": Embedding,
+        "head": Head,
+    }
+    return modules[spec.layer](spec, groups)
+
+
+def make_inputs(spec: Spec) -> list[Tensor]:
+    """Return the leaves that one rank's layer is called with, uninitialised: `[u b h]`, or none for the embedding."""
+    if spec.layer == "embedding":
+        return []
+    shape = (spec.seq_len // (spec.sp * spec.tp), spec.micro_batch, spec.dims.hidden)
+    return [torch.empty(shape, dtype=DTYPES[spec.dtype], requires_grad=True)]

@@ -1,0 +1,121 @@
+"""Tensor parallelism with `megatron_sp`: its groups, its two exchanges, and how whole parameters are divided.
+
+t ranks of tensor parallelism (tp) and P ranks that share a sequence (sp): rank = P's index x t + t's index, so that
+ranks in order hold the positions in order. Between the regions a rank holds u = s/t of its s positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from mla_cost.reference.exchange import Group, all_gather, gather, reduce_scatter
+
+# Names of the divided parameters -> the dim that is divided over tp. All others are whole on every rank.
+DIVIDED = {"q_proj": 0, "q_up": 0, "kv_up": 0, "fc1": 0, "head": 0, "embedding": 0, "out_proj": 1, "fc2": 1}
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The process groups that one rank is part of, by axis; None where the axis has one rank."""
+
+    sp: Group | None = None
+    tp: Group | None = None
+
+    def check(self, sp: int, tp: int) -> None:
+        """Refuse groups of other sizes."""
+        for axis, group, size in (("sp", self.sp, sp), ("tp", self.tp, tp)):
+            if (group.size() if group else 1) != size:
+                raise ValueError(f"{axis} {size} needs a group of that size")
+
+    @property
+    def tp_rank(self) -> int:
+        return self.tp.rank() if self.tp else 0
+
+    @property
+    def sp_rank(self) -> int:
+        return self.sp.rank() if self.sp else 0
+
+
+def make_groups(sp: int, tp: int = 1) -> Groups:
+    """Make the groups of the first sp x tp ranks, tp fastest. Every rank of the job must call this, in the same order.
+
+    A group's description is its axis, which the recorder reads.
+    """
+    return Groups(
+        sp=_own_group("sp", [range(tp_rank, sp * tp, tp) for tp_rank in range(tp)]) if sp > 1 else None,
+        tp=_own_group("tp", [range(first, first + tp) for first in range(0, sp * tp, tp)]) if tp > 1 else None,
+    )
+
+
+def _own_group(axis: str, lines: Iterable[Sequence[int]]) -> Group | None:
+    own = None
+    for ranks in lines:
+        group = dist.new_group(ranks, group_desc=axis)
+        if dist.get_rank() in ranks:
+            own = group
+    return own
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        x = x.contiguous()
+        out = x.new_empty(x.size(0) // group.size(), *x.shape[1:])
+        reduce_scatter(out, x, group=group)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        gradient = gradients[0].contiguous()
+        out = gradient.new_empty(ctx.group.size() * gradient.size(0), *gradient.shape[1:])
+        all_gather(out, gradient, group=ctx.group)
+        return out, None
+
+
+def gather_tp(x: Tensor, group: Group) -> Tensor:
+    """All-gather into a tp region, `[u b h]` -> `[s b h]`; its backward is a reduce-scatter."""
+    return gather(x, group)
+
+
+def scatter_tp(x: Tensor, group: Group) -> Tensor:
+    """Reduce-scatter out of a tp region, partial sums `[s b h]` -> `[u b h]`; its backward is an all-gather."""
+    out: Tensor = _Scatter.apply(x, group)
+    return out
+
+
+def divide(name: str, whole: Tensor, tp: int, tp_rank: int) -> Tensor:
+    """One tp rank's part of the parameter of that name; all of it where it is whole on every rank."""
+    module, dim = _division(name)
+    if dim is None:
+        return whole
+    if module == "fc1":  # gate and up are divided alike, so that a rank has pairs of them
+        return whole.unflatten(0, (2, -1)).chunk(tp, 1)[tp_rank].flatten(0, 1)
+    return whole.chunk(tp, dim)[tp_rank]
+
+
+def assemble(name: str, gradients: Sequence[Tensor]) -> Tensor:
+    """The whole parameter's gradient from those of the tp ranks, in order.
+
+    A whole parameter's are partial and must be summed (in training: an all-reduce over tp). Norms of the layer have
+    seen u of the s positions. The attention's down-projections and norms are computed alike on every rank, but what
+    comes back to them comes from the rank's own heads only.
+    """
+    module, dim = _division(name)
+    if dim is None:
+        return torch.stack(list(gradients)).sum(0)
+    if module == "fc1":
+        return torch.cat([part.unflatten(0, (2, -1)) for part in gradients], 1).flatten(0, 1)
+    return torch.cat(list(gradients), dim)
+
+
+def _division(name: str) -> tuple[str, int | None]:
+    """The module that holds the parameter, and the dim that is divided."""
+    module = name.split(".")[-2]
+    return module, DIVIDED.get(module)
