@@ -5,8 +5,10 @@ A residual is a fault to name, never a tolerance: how a disagreement is settled 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -23,8 +25,8 @@ RANKS = {"quick": 4, "default": 8, "full": 8}  # gloo processes where the caller
 ALLOWED_RANKS = (0, 1, 2, 4, 8)
 INSTALL = "validate runs torch, which is not installed: pip install 'mla-cost[reference]'"
 LEFT_OUT = (
-    "real allocator: fused norms and fused attention (a stand-in's inside is not a kernel's), and bf16 (its products "
-    "bring workspaces of their own)",
+    "real allocator: fused norms and fused attention, since a stand-in's inside is not a kernel's",
+    "real allocator: bf16, whose products bring workspaces of their own",
     "stacks of blocks on fake tensors: the timeline, which the model repeats in closed form",
 )
 Watch = Callable[[str, int], None]  # a stage and how many of its cells are still to come
@@ -44,9 +46,8 @@ def validate(
     if find_spec("torch") is None:
         raise InputError(INSTALL)
     if ranks is not None and ranks not in ALLOWED_RANKS:
-        raise InputError(
-            "no such number of processes", field="ranks", value=ranks, allowed=", ".join(map(str, ALLOWED_RANKS))
-        )
+        allowed = ", ".join(map(str, ALLOWED_RANKS))
+        raise InputError("must be a number of processes", field="--ranks", value=ranks, allowed=allowed)
     watch = watch or (lambda _stage, _left: None)
     if records is not None:
         return _records(records)
@@ -60,30 +61,45 @@ def _records(file: Path) -> Report:
     return Report(tuple(check_records(file)))
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """One thread, since on tensors this small threads wait for each other; and our own traceback.
+
+    Every process group that torch makes wraps the hook that prints tracebacks, and nothing unwraps it.
+    """
+    import torch
+
+    threads, hook = torch.get_num_threads(), sys.excepthook
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        sys.excepthook = hook
+
+
 def _grid(size: Size, ranks: int, watch: Watch) -> Report:
     from mla_cost.validation import allocator, cells, fake
     from mla_cost.validation.ranks import check_ranks
     from mla_cost.validation.report import Report
 
-    stages: dict[str, Callable[[], Iterable[Row]]] = {
-        "refusals": fake.check_refusals,
-        "fake tensors": lambda: _each(fake.check_cell, cells.fake_cells(size), "fake tensors", watch),
-        "real allocator": lambda: _each(
-            allocator.check_allocator, cells.allocator_cells(size), "real allocator", watch
-        ),
-        "real ranks": lambda: check_ranks(cells.rank_cells(size, ranks)) if ranks else (),
+    def each(stage: str, check: Callable[[Spec], Iterable[Row]], specs: Sequence[Spec]) -> Iterator[Row]:
+        for done, spec in enumerate(specs):
+            watch(stage, len(specs) - done)
+            yield from check(spec)
+
+    stages: dict[str, Callable[[str], Iterable[Row]]] = {
+        "refusals": lambda _: fake.check_refusals(),
+        "fake tensors": lambda stage: each(stage, fake.check_cell, cells.fake_cells(size)),
+        "real allocator": lambda stage: each(stage, allocator.check_allocator, cells.allocator_cells(size)),
+        "real ranks": lambda _: check_ranks(cells.rank_cells(size, ranks)) if ranks else (),
     }
     rows: list[Row] = []
     seconds: dict[str, float] = {}
-    for stage, run in stages.items():
-        start = time.perf_counter()
-        watch(stage, 0)
-        rows += run()
-        seconds[stage] = time.perf_counter() - start
+    with _undisturbed():
+        for stage, run in stages.items():
+            start = time.perf_counter()
+            watch(stage, 0)
+            rows += run(stage)
+            seconds[stage] = time.perf_counter() - start
     return Report(tuple(rows), seconds, LEFT_OUT if ranks else (*LEFT_OUT, "real ranks: none were asked for"))
-
-
-def _each(check: Callable[[Spec], Iterable[Row]], specs: Sequence[Spec], stage: str, watch: Watch) -> Iterator[Row]:
-    for done, spec in enumerate(specs):
-        watch(stage, len(specs) - done)
-        yield from check(spec)

@@ -17,7 +17,7 @@ def validate(
     full: Annotated[bool, typer.Option("--full", help="The full cross product: some tens of minutes.")] = False,
     ranks: Annotated[
         int | None,
-        typer.Option(metavar="0|1|2|4|8", help="Processes to start over gloo; by default 8, with --quick 4."),
+        typer.Option(metavar="0|1|2|4|8", help="Processes to start over gloo: 8, or 4 with --quick."),
     ] = None,
     compare: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Records of `python -m mla_cost.reference` to compare instead.")

@@ -12,16 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mla_cost.engine import DTYPE_BYTES
 from mla_cost.errors import InputError, shown
 from mla_cost.figures import Figures
 from mla_cost.reference.spec import Dims, Spec
-from mla_cost.resolve import Illegal
-from mla_cost.engine import DTYPE_BYTES
+from mla_cost.schemes import SCHEMES
 from mla_cost.validation.cells import name
 from mla_cost.validation.predict import predicted_stack
 from mla_cost.validation.report import Row, row
 
 SCHEMA = "mla-cost/device-record/1"
+FIGURES = {"held_bytes", "requested_bytes_peak", "max_memory_allocated"}
 FAMILIES = {"cuda": "cuda", "npu": "ascend", "cpu": "cpu"}
 ROUNDING = 512  # bytes: caching allocators hand out multiples of it
 SCALAR = 4  # bytes of the loss and of its gradient, which the runner makes before the step
@@ -43,27 +44,23 @@ def _lines(file: Path) -> list[str]:
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as problem:
-        raise InputError(
-            f"cannot be read: {getattr(problem, 'strerror', None) or 'not UTF-8'}", file=str(file)
-        ) from None
+        why = getattr(problem, "strerror", None) or "not UTF-8"
+        raise InputError(f"cannot be read: {why}", file=str(file)) from None
 
 
 def _record(line: str, file: Path, number: int) -> tuple[Spec, Mapping[str, Any], Figures]:
     try:
-        record = json.loads(line)
-        if record["schema"] != SCHEMA:
-            raise InputError("unknown schema", file=str(file), line=number, value=record["schema"], allowed=SCHEMA)
-        spec = Spec(**{**record["spec"], "dims": Dims(**record["spec"]["dims"])})
-        record["figures"]["held_bytes"]  # noqa: B018  # a record without figures is none
-        return spec, record, predicted_stack(_as_run(spec, record), _family(record))
-    except (json.JSONDecodeError, KeyError, TypeError) as problem:
+        return _understood(json.loads(line))
+    except (KeyError, TypeError, ValueError) as problem:
         raise InputError(f"no record of a device: {shown(str(problem))}", file=str(file), line=number) from None
-    except Illegal as problem:
-        raise InputError(str(problem), file=str(file), line=number) from None
-    except InputError:
-        raise
-    except ValueError as problem:
-        raise InputError(str(problem), file=str(file), line=number) from None
+
+
+def _understood(record: Any) -> tuple[Spec, Mapping[str, Any], Figures]:
+    """The cell of a record and what the model says of it; an error of lookup or value where it is none."""
+    if record["schema"] != SCHEMA or not record["figures"].keys() >= FIGURES:
+        raise ValueError(f"not schema {SCHEMA} with its figures")
+    spec = Spec(**{**record["spec"], "dims": Dims(**record["spec"]["dims"])})
+    return spec, record, predicted_stack(_as_run(spec, record), _family(record))
 
 
 def _family(record: Mapping[str, Any]) -> str:
@@ -112,7 +109,5 @@ def _mask(spec: Spec, local: int) -> list[int]:
     """The mask that an eager kernel holds, one byte an element; it has a row for each query of this rank."""
     if spec.mask != "tensor" or spec.by_construction or spec.fused_attention != "stand-in":
         return []
-    from mla_cost.schemes import SCHEMES
-
     queries = spec.seq_len if SCHEMES[spec.pair[1]].divides_heads else local
     return [queries * spec.seq_len]

@@ -14,6 +14,7 @@ from mla_cost.cost import form_of
 from mla_cost.engine import Phase
 from mla_cost.evaluate import Evaluation
 from mla_cost.figures import evaluation
+from mla_cost.polynomial import total
 from mla_cost.reference.fake import count_flops, run_fake
 from mla_cost.reference.forms import make_stack
 from mla_cost.reference.measure import Recording
@@ -95,7 +96,8 @@ def _saved(at: Evaluation, recording: Recording, cell: str, stated: bool) -> Row
 def _peak(at: Evaluation, recording: Recording, cell: str, stated: bool) -> Row:
     ours, theirs = at.walk().peak, recording.peak
     event = at.account.timeline.events[ours.event]
-    told = f"model {ours.bytes:,} B in {event.phase} at {event.op}, executor {theirs.bytes:,} B in {theirs.phase} at {theirs.op}"
+    model = f"model {ours.bytes:,} B in {event.phase} at {event.op}"
+    told = f"{model}, executor {theirs.bytes:,} B in {theirs.phase} at {theirs.op}"
     fault = told if ours.bytes != theirs.bytes else ""
     return row("live-byte peak", cell, fault, f"{ours.bytes:,} B", by_construction=stated)
 
@@ -198,9 +200,7 @@ def _same_products(spec: Spec) -> Spec:
 def _products(at: Evaluation, spec: Spec) -> Row:
     """Matrix products, those of eager attention included: exact ints on both sides."""
     run = at.account.timeline
-    ours = [
-        evaluate.total(f.needed for f in run.flops if f.phase == p and not f.skips_masked).at(at.values) for p in PHASES
-    ]
+    ours = [total(f.needed for f in run.flops if f.phase == p and not f.skips_masked).at(at.values) for p in PHASES]
     theirs = _counted(_same_products(spec))
     return row("product flops", name(spec), _figures(ours, theirs), _numbers(ours))
 

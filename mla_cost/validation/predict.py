@@ -12,8 +12,11 @@ from mla_cost.reference.spec import Dims, Spec
 from mla_cost.resolve import Point, resolve
 from mla_cost.settings import PlanSettings
 
-_SAME_NAME = ("kernel", "scheme", "seq_len", "sp", "micro_batch", "layers", "dtype", "v_layout", "value_padding")
-_SAME_NAME += ("attention_layout", "softmax_dtype", "mask", "norm")
+# The settings that a plan and a cell both have, under the same names.
+_SETTINGS = (
+    *("kernel", "scheme", "seq_len", "sp", "micro_batch", "layers", "dtype", "v_layout", "value_padding"),
+    *("attention_layout", "softmax_dtype", "mask", "norm"),
+)
 
 
 @lru_cache(maxsize=1024)
@@ -37,7 +40,7 @@ def point(spec: Spec) -> Point:
         Illegal, InputError: as `mla_cost.resolve.resolve`.
 
     """
-    return asked_point(spec.form, spec.dims, **{name: getattr(spec, name) for name in _SAME_NAME})
+    return asked_point(spec.form, spec.dims, **{name: getattr(spec, name) for name in _SETTINGS})
 
 
 def asked_point(form: str, dims: Dims, **settings: Any) -> Point:
