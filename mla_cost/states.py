@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 from mla_cost.config import ModelConfig
 from mla_cost.errors import InputError
-from mla_cost.parallel import Chunk, Parallel
+from mla_cost.parallel import Chunk, Parallel, Shape
 from mla_cost.parameters import (
     Weight,
     embedding_weight,
@@ -132,6 +132,33 @@ class StepCollective(NamedTuple):
     payload_bytes: int
     wire_bytes: int
     phase: Literal["step"] = "step"
+
+
+def shape_of(
+    config: ModelConfig,
+    settings: StateSettings = DEFAULTS,
+    *,
+    seq_len: int | None = None,
+    micro_batch: int = 1,
+    global_batch: int | None = None,
+) -> Shape:
+    """What the degrees have to divide for `config`, for `mla_cost.parallel.problems`; None of a size asks nothing."""
+    experts, ffn = config.num_routed_experts or 0, config.moe_intermediate_size or 0
+    latent = config.dims.kv_lora_rank + config.dims.qk_rope_head_dim
+    return Shape(
+        heads=config.dims.heads,
+        num_layers=config.num_layers or 0,
+        ffn=0 if experts and config.num_dense_layers == 0 else config.intermediate_size or 0,
+        moe_ffn=ffn if experts else 0,
+        shared_ffn=(config.num_shared_experts or 0) * ffn,
+        num_experts=experts,
+        num_mtp=config.num_mtp_layers or 0,
+        down_widths=(config.dims.q_lora_rank or 0, latent) if settings.sharded_down else (),
+        seq_len=seq_len,
+        megatron_sp=settings.megatron_sp,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+    )
 
 
 def padded_vocabulary(vocab: int, tp: int, multiple: int = 128) -> int:

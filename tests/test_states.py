@@ -1,0 +1,186 @@
+"""States of a rank against a published run and sums written out; the laws of shards and stages."""
+
+from __future__ import annotations
+
+from math import lcm
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mla_cost import catalog
+from mla_cost.errors import InputError
+from mla_cost.parallel import Parallel, problems, stages
+from mla_cost.parameters import parameters
+from mla_cost.states import (
+    RankParameters,
+    Sharding,
+    StateSettings,
+    padded_elements,
+    padded_vocabulary,
+    rank_parameters,
+    shard_elements,
+    states,
+    step_collectives,
+)
+
+V3 = catalog.model("deepseek-v3")
+PROXY = V3.model_copy(
+    update={"name": "proxy", "num_layers": 14, "num_mla_layers": 14, "num_routed_experts": 64, "vocab_size": 256_000}
+)
+GOLDEN = Parallel(tp=2, pp=4, ep=16, dp=8, micro_batches=64, layout="Et*2|(tt|)*5t|tmL")
+GOLDEN_SETTINGS = StateSettings(vocab_multiple=3232)
+SHARDINGS: tuple[Sharding, ...] = ("ddp", "distributed", "zero1", "zero2")
+
+
+def golden(stage: int) -> RankParameters:
+    return rank_parameters(PROXY, GOLDEN, stages(GOLDEN, 14, 1)[stage], GOLDEN_SETTINGS)
+
+
+def plain(dense: int, expert: int = 0, buffers: int = 0) -> RankParameters:
+    return RankParameters(dense, expert, tp_summed=0, shared=0, buffers=buffers, items=())
+
+
+def test_the_golden_runs_vocabulary_and_last_stage_written_out() -> None:
+    assert padded_vocabulary(256_000, 2, 3232) == 258_560
+    h, tp = 7168, 2
+    whole = 2 * h + h * 1536 + 1536 + h * 576 + 512  # norms, down-projections: on every rank of tp
+    split = 1536 * 128 * 192 + 512 * 128 * 256 + 128 * 128 * h
+    layer = whole + split // tp + h * 64 + 3 * h * 2048 // tp
+    mtp = 3 * h + 2 * h * h // tp
+    last = golden(3)
+    assert last.dense == 4 * layer + mtp + 2 * 258_560 // tp * h + h
+    assert last.expert == 4 * (64 // 16) * 3 * h * 2048
+    assert last.tp_summed == 4 * (whole + h * 64) + 3 * h + h
+    assert last.shared == 258_560 // tp * h
+    assert last.buffers == 4 * 64
+
+
+def test_the_golden_runs_moments_rise_as_measured() -> None:
+    moments = states(golden(3), GOLDEN, GOLDEN_SETTINGS).moment_bytes
+    measured = 45_113_827_328 - 37_005_148_160
+    assert moments == 8_036_380_672
+    assert abs(moments - 8.06e9) < 0.005 * 8.06e9
+    assert abs(moments - measured) < 0.01 * measured
+
+
+def test_states_of_the_golden_run_lie_below_what_was_allocated() -> None:
+    held = states(golden(3), GOLDEN, GOLDEN_SETTINGS)
+    elements = golden(3).elements
+    assert (held.weight_bytes, held.gradient_bytes) == (2 * elements, 4 * elements)
+    assert held.master_bytes * 2 == held.moment_bytes
+    assert 0.9 * 33_395_402_752 < held.total < 33_395_402_752
+
+
+def test_one_rank_holds_the_whole_model_and_the_usual_bytes_per_parameter() -> None:
+    alone = Parallel()
+    held = rank_parameters(V3.model_copy(update={"num_mtp_layers": 0}), alone, stages(alone, 61)[0])
+    biases = 58 * 256
+    assert held.elements + held.buffers == parameters(V3).total
+    assert (held.buffers, held.tp_summed, held.shared) == (biases, 0, 0)
+    ddp = states(held, alone, StateSettings(sharding="ddp"))
+    assert ddp.total == (2 + 4 + 4 + 8) * held.elements + 4 * biases
+    assert states(held, alone, StateSettings(sharding="ddp", gradient_bytes=2, moment_bytes=2)).total == (
+        (2 + 2 + 4 + 4) * held.elements + 4 * biases
+    )
+    assert step_collectives(held, alone) == ()
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v2-lite", "glm-5", "glm-5.2", "minicpm3-4b"])
+@pytest.mark.parametrize("pp", [2, 4])
+def test_stages_sum_to_the_model(name: str, pp: int) -> None:
+    model = catalog.model(name)
+    layers, mtp = model.num_layers or 0, model.num_mtp_layers or 0
+    one, many = Parallel(), Parallel(pp=pp, first_layers=layers - 2 * (pp - 1))
+    whole = rank_parameters(model, one, stages(one, layers, mtp)[0])
+    parts = [rank_parameters(model, many, stage) for stage in stages(many, layers, mtp)]
+    copies = parts[-1].shared
+    assert sum(part.elements for part in parts) == whole.elements + copies
+    assert copies == ((model.vocab_size or 0) + 127) // 128 * 128 * model.dims.hidden * bool(
+        mtp or model.tied_embeddings
+    )
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2]), st.booleans())
+def test_tp_ep_and_etp_shards_cover_the_model(tp: int, ep: int, etp: int, sharded: bool) -> None:
+    model = catalog.model("deepseek-v2-lite")
+    settings = StateSettings(sharded_down=sharded)
+    alone, split = Parallel(), Parallel(tp=tp, ep=ep, etp=etp, dp=16)
+    whole = rank_parameters(model, alone, stages(alone, 27)[0], settings)
+    held = rank_parameters(model, split, stages(split, 27)[0], settings)
+    assert held.expert * ep * etp == whole.expert
+    on_every_rank = held.tp_summed if tp > 1 else 0
+    assert (held.dense - on_every_rank) * tp + on_every_rank == whole.dense
+    down = 27 * 2048 * 576
+    both = rank_parameters(model, split, stages(split, 27)[0], StateSettings(sharded_down=not sharded))
+    assert abs(held.dense - both.dense) == down - down // tp
+
+
+@given(st.integers(0, 10**6), st.integers(1, 64), st.sampled_from(SHARDINGS))
+def test_shards_cover_with_less_padding_than_one_step(elements: int, group: int, sharding: Sharding) -> None:
+    shard, padded = shard_elements(elements, group, sharding), padded_elements(elements, group, sharding)
+    assert shard * (1 if sharding == "ddp" else group) == padded >= elements
+    assert padded - elements < max(lcm(group, 128), 2 * group)
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(1, 8), st.integers(1, 4))
+def test_more_sharding_never_holds_more(dense: int, expert: int, dp: int, sp: int) -> None:
+    parallel = Parallel(dp=dp, sp=sp)
+    held = plain(dense, expert, buffers=3)
+    totals = {each: states(held, parallel, StateSettings(sharding=each)) for each in SHARDINGS}
+    assert all(found.total - found.padding_bytes <= totals["ddp"].total for found in totals.values())
+    assert totals["zero2"].total - totals["zero2"].padding_bytes <= totals["zero1"].total
+    for found in totals.values():
+        assert found.total == sum(item.bytes for item in found.items) + 3 * 4
+
+
+def test_padding_is_named() -> None:
+    found = states(plain(1000), Parallel(dp=3), StateSettings(sharding="distributed"))
+    assert padded_elements(1000, 3, "distributed") == 1152
+    by_name = {item.name: item for item in found.items if item.holder == "dense"}
+    assert (by_name["weights"].bytes, by_name["weights"].padding_bytes) == (2 * 1152, 2 * 152)
+    assert (by_name["moments"].bytes, by_name["moments"].padding_bytes) == (8 * 384, 8 * (384 - 334))
+
+
+def test_zero2_shards_gradients_and_is_refused_in_a_pipeline() -> None:
+    settings = StateSettings(sharding="zero2", gradient_bytes=2, bucket_elements=100)
+    found = states(plain(1024), Parallel(dp=4), settings)
+    assert (found.weight_bytes, found.gradient_bytes, found.master_bytes) == (2048, 512, 1024)
+    assert found.transient_bytes == max(100 * 2, 256 * 4)
+    for refused in (states, step_collectives):
+        with pytest.raises(InputError, match="change sharding to zero1 or distributed, or pp to 1"):
+            refused(plain(1024), Parallel(dp=4, pp=2), settings)
+
+
+def test_collectives_of_the_step_written_out() -> None:
+    parallel = Parallel(tp=2, sp=2, dp=4, ep=4, micro_batches=5)
+    held = plain(8 * 128, 4 * 128)._replace(tp_summed=10)
+    assert (parallel.dense_dp, parallel.expert_dp) == (8, 4)
+    sent = {(it.kind, it.axis): it for it in step_collectives(held, parallel)}
+    assert {it.phase for it in sent.values()} == {"step"}
+    assert sent["all_reduce", "tp"][3:7] == (2, 1, 40, 2 * 40 // 2)
+    assert sent["reduce_scatter", "dp x sp"][3:7] == (8, 1, 4096, 4096 * 7 // 8)
+    assert sent["all_gather", "dp x sp"][3:7] == (8, 1, 2 * 128, 7 * 2 * 128)
+    assert sent["reduce_scatter", "expert_dp"][3:7] == (4, 1, 2048, 2048 * 3 // 4)
+    ddp = {(it.kind, it.axis): it for it in step_collectives(held, parallel, StateSettings(sharding="ddp"))}
+    assert ddp["all_reduce", "dp x sp"][3:7] == (8, 1, 4096, 2 * 4096 * 7 // 8)
+    zero2 = {(it.kind, it.axis): it for it in step_collectives(held, parallel, StateSettings(sharding="zero2"))}
+    assert zero2["reduce_scatter", "dp x sp"].calls == 5
+    alone = step_collectives(held, parallel, StateSettings(megatron_sp=False))
+    assert all(it.axis != "tp" for it in alone)
+
+
+def test_an_embedding_copy_is_summed_over_its_two_stages() -> None:
+    found = {it.axis: it for it in step_collectives(golden(3), GOLDEN, GOLDEN_SETTINGS)}
+    assert (found["pp"].group_size, found["pp"].payload_bytes) == (2, 258_560 // 2 * 7168 * 4)
+    assert "expert_dp" not in found
+    assert all(it.axis != "pp" for it in step_collectives(golden(1), GOLDEN, GOLDEN_SETTINGS))
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "kimi-k2", "deepseek-v2-lite", "longcat-flash-chat", "minicpm3-4b"])
+def test_a_model_says_what_its_degrees_divide(name: str) -> None:
+    model = catalog.model(name)
+    assert problems(Parallel(tp=2, dp=4), shape_of(model, seq_len=4096)) == ()
+    assert problems(Parallel(tp=2, dp=4), shape_of(model, StateSettings(sharded_down=True))) == ()
+    heads = model.dims.heads
+    assert problems(Parallel(tp=heads * 2), shape_of(model))[0].way_out == f"change tp to {heads}"
