@@ -2,7 +2,7 @@
 
 Sources: Megatron-Core at d98e8a64: models/gpt/gpt_model.py (what a stage holds), transformer/multi_latent_attention.py
 (duplicated down-projections), optimizer/param_layout.py (padding of buckets), optimizer/distrib_optimizer.py,
-distributed/finalize_model_grads.py (gradients summed over tp and over embedding copies). DeepSpeed 0.16:
+distributed/finalize_model_grads.py (gradients summed over tp and over embedding copies). DeepSpeed at edaa7221:
 runtime/zero/stage_1_and_2.py (padding, buckets, ZeRO-2 reducing every micro-batch).
 """
 

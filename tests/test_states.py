@@ -19,6 +19,7 @@ from mla_cost.states import (
     padded_elements,
     padded_vocabulary,
     rank_parameters,
+    shape_of,
     shard_elements,
     states,
     step_collectives,
