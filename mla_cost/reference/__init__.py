@@ -1,10 +1,11 @@
-"""The torch reference executor: MLA written as plain `torch.nn` modules, and what running them costs.
+"""The torch reference executor: MLA and the layer around it as plain `torch.nn` modules, and what running them costs.
 
 An independent witness for the counting of `mla_cost`: it imports nothing of the rest of the package.
 """
 
 from mla_cost.reference.fake import count_flops, run_fake
 from mla_cost.reference.forms import initialise, make_block
+from mla_cost.reference.layer import make_inputs, make_layer
 from mla_cost.reference.measure import Recording, record, saved_storages
 from mla_cost.reference.spec import DIMS, Dims, Spec
 
@@ -16,6 +17,8 @@ __all__ = [
     "count_flops",
     "initialise",
     "make_block",
+    "make_inputs",
+    "make_layer",
     "record",
     "run_fake",
     "saved_storages",
