@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import linear, rms_norm, silu
 
 from mla_cost.reference import DIMS, Recording, Spec, count_flops, initialise, record, run_fake
+from mla_cost.reference.allocator import record_allocator
 from mla_cost.reference.forms import make_block
 from mla_cost.reference.layer import DenseLayer, Embedding, Head, attention_of, make_inputs, make_layer
 from mla_cost.reference.loss import cross_entropy, own_rows
@@ -224,6 +225,16 @@ def test_fake_and_real_tensors_have_one_timeline(layer: str) -> None:
     spec = replace(TINY, layer=layer)
     fake = run_fake(spec)
     assert fake.timeline() == record(filled(spec), make_inputs(spec)).timeline() == run_fake(spec).timeline()
+
+
+@pytest.mark.parametrize("layer", ["dense", "embedding", "head"])
+def test_the_real_allocator_peaks_where_the_recorder_says(layer: str) -> None:
+    """Composite norms: a stand-in's inside is not a kernel's."""
+    spec = replace(TINY, layer=layer, norm="composite", mask="none", seq_len=128, ffn=96, vocab=4000)
+    recording = run_fake(spec)
+    allocated = record_allocator(filled(spec), make_inputs(spec), {storage.op for storage in recording.storages})
+    assert allocated.workspaces == ()
+    assert allocated.peak_bytes == recording.peak_with_parameter_gradients.bytes
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4])
