@@ -1,0 +1,191 @@
+"""What varies: texts, lists, ranges and globs to the values of each axis, checked before anything is priced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple
+
+from mla_cost import catalog
+from mla_cost.config import AttentionDims, validated
+from mla_cost.errors import InputError, nearest, shown
+from mla_cost.forms import FORMS
+from mla_cost.kernels import KERNELS
+from mla_cost.planfile import assignments
+from mla_cost.resolve import named
+from mla_cost.schemes import SCHEMES
+from mla_cost.settings import PlanSettings
+
+MOST_VALUES: Final = 10_000_000
+COUNTS: Final = ("seq_len", "sp", "micro_batch", "layers")
+DECLARED: Final[dict[str, Mapping[str, Any]]] = {"form": FORMS, "scheme": SCHEMES, "kernel": KERNELS}
+_RANGE: Final = re.compile(r"(\d+)\.\.(\d+)(?:([*+])(\d+))?")
+_GLOB: Final = re.compile(r"[*?\[]")
+
+
+class Axis(NamedTuple):
+    """One field of a plan and the values that it takes, in order."""
+
+    name: str
+    values: Sequence[Any]
+
+
+def axes_of(settings: PlanSettings, over: Mapping[str, Any]) -> list[Axis]:
+    """The axes of a sweep, in the order given.
+
+    Raises:
+        InputError: a field that a plan does not have, or a value that a plan would refuse.
+
+    """
+    axes = [Axis(_field(name), _values(name, given)) for name, given in over.items()]
+    for axis in axes:
+        _check(settings, axis)
+    return axes
+
+
+def is_glob(text: Any) -> bool:
+    """Whether a name stands for all names that match it."""
+    return isinstance(text, str) and (text == "all" or _GLOB.search(text) is not None)
+
+
+def expand(name: str, patterns: Iterable[Any]) -> list[Any]:
+    """The names that these names and globs stand for.
+
+    Raises:
+        InputError: a glob that nothing matches.
+
+    """
+    found = [match for pattern in patterns for match in (_matches(name, pattern) if is_glob(pattern) else [pattern])]
+    return list(dict.fromkeys(found))
+
+
+def _known(name: str) -> Iterable[str]:
+    if name in DECLARED:
+        return DECLARED[name]
+    return catalog.model_names() if name == "model" else catalog.device_names()
+
+
+def _matches(name: str, pattern: str) -> list[str]:
+    known = list(_known(name))
+    asked = "*" if pattern == "all" else catalog.normalised(pattern) if not _GLOB.search(pattern) else pattern.lower()
+    found = [each for each in known if fnmatchcase(each, asked)]
+    if not found:
+        raise InputError(f"no {name} matches {shown(pattern)}", nearest=nearest(pattern.strip("*"), known))
+    return found
+
+
+def _field(name: str) -> str:
+    head, dot, rest = name.partition(".")
+    if dot and head == "dims" and rest in AttentionDims.model_fields:
+        return name
+    if dot and head == "reserve" and rest:
+        return name
+    fields = [field for field in PlanSettings.model_fields if field not in {"dims", "reserve", "scope"}]
+    if not dot and name in fields:
+        return name
+    known = [*fields, *(f"dims.{dim}" for dim in AttentionDims.model_fields)]
+    close = [f"dims.{name}"] if name in AttentionDims.model_fields else nearest(name, known)
+    raise InputError(f"a plan has no field {shown(name)} to go over", field="over", nearest=close)
+
+
+def _values(name: str, given: Any) -> Sequence[Any]:
+    parts = given.split(",") if isinstance(given, str) else given
+    if not isinstance(parts, Iterable) or isinstance(parts, Mapping):
+        parts = (parts,)
+    if isinstance(parts, range):
+        found: Sequence[Any] = parts
+    else:
+        runs = [_one(name, _plain(part)) for part in parts]
+        found = runs[0] if len(runs) == 1 else list(dict.fromkeys(value for run in runs for value in run))
+    if not found:
+        raise InputError("an axis needs at least one value", field=f"over {name}")
+    if len(found) > MOST_VALUES:
+        raise InputError(f"{len(found):,} values", field=f"over {name}", allowed=f"at most {MOST_VALUES:,} per axis")
+    if name in {"model", "device", *DECLARED}:
+        return expand(name, found)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy as an int of Python."""
+    return value.item() if hasattr(value, "item") and not isinstance(value, str) else value
+
+
+def _one(name: str, part: Any) -> Sequence[Any]:
+    if not isinstance(part, str):
+        return (part,)
+    text = part.strip()
+    match = _RANGE.fullmatch(text)
+    if match is not None:
+        return _range(name, text, match)
+    if not text:
+        raise InputError("an empty value", field=f"over {name}")
+    if name in {"model", "device", *DECLARED}:
+        return (text,)
+    return (assignments((f"value={text}",))["value"],)
+
+
+def _range(name: str, text: str, match: re.Match[str]) -> Sequence[int]:
+    first, last, step = int(match[1]), int(match[2]), int(match[4] or 1)
+    if first > last or step == 0 or (match[3] == "*" and (step < 2 or first == 0)):
+        raise InputError(
+            f"{shown(text)} is no range", field=f"over {name}", allowed="a..b+STEP, or a..b*FACTOR with a FACTOR from 2"
+        )
+    if match[3] != "*":
+        return range(first, last + 1, step)
+    found = [first]
+    while found[-1] * step <= last:
+        found.append(found[-1] * step)
+    return found
+
+
+def _check(settings: PlanSettings, axis: Axis) -> None:
+    head, _, field = axis.name.partition(".")
+    if head == "dims":
+        _whole(axis, none=field == "q_lora_rank")
+        dims = dict.fromkeys(AttentionDims.model_fields, 2)
+        for value in axis.values:
+            validated(AttentionDims, {**dims, field: value}, prefix="dims")
+        return
+    if axis.name in COUNTS:
+        _whole(axis)
+    for value in (min(axis.values), max(axis.values)) if axis.name in COUNTS else axis.values:
+        _check_value(settings, axis.name, value)
+
+
+def _whole(axis: Axis, none: bool = False) -> None:
+    if isinstance(axis.values, range):
+        return
+    for value in axis.values:
+        if type(value) is not int and not (none and value is None):
+            raise InputError("must be a whole number", field=axis.name, value=value)
+
+
+def _check_value(settings: PlanSettings, name: str, value: Any) -> None:
+    if name in DECLARED:
+        named(name, value, DECLARED[name])
+        return
+    if name == "model":
+        catalog.model(value)
+        return
+    if name == "device":
+        if value not in {None, "none"}:
+            catalog.device(value)
+        return
+    head, dot, field = name.partition(".")
+    given = {head: {field: value}} if dot else {name: value}
+    checked = validated(PlanSettings, given)
+    refuse_tensor_parallel(checked)
+    del settings
+
+
+def refuse_tensor_parallel(settings: PlanSettings) -> None:
+    """Say of tensor parallelism that it is not priced yet.
+
+    Raises:
+        InputError: where tp is above 1.
+
+    """
+    if settings.tp > 1:
+        raise InputError("tensor parallelism is not priced yet", field="tp", value=settings.tp, allowed="1")

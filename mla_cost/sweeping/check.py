@@ -1,0 +1,130 @@
+"""Points priced again by `plan`'s own evaluator, one at a time: the check of every run, and the words of refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+from mla_cost import fit
+from mla_cost.config import DeviceConfig
+from mla_cost.evaluate import FENCE
+from mla_cost.figures import Figures, evaluation, figures
+from mla_cost.resolve import Illegal, resolve
+from mla_cost.settings import PlanSettings
+from mla_cost.sweeping.columns import BYTES, Column
+from mla_cost.sweeping.grid import Grid
+from mla_cost.sweeping.price import ILLEGAL, MISSING, NONE, NO_PROGRAM, REQUIREMENT, STATUSES, TOO_LARGE, UNTRAINED
+
+_WORDS_TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
+_MOST_KEPT: Final = 100_000
+
+
+class Checker:
+    """The int evaluator at the points of a grid."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    @staticmethod
+    def check_reserve(device: DeviceConfig | None, settings: PlanSettings) -> None:
+        """Refuse an override of a reserve item that a device does not have, before anything is priced."""
+        if device is not None:
+            fit.reserve_items(device, settings)
+
+    def compare(self, index: int, row: Mapping[str, Any], table: Sequence[Column]) -> None:
+        """Compare a point with its price by the int evaluator, to the byte.
+
+        Raises:
+            ArithmeticError: they differ, which no input may cause.
+
+        """
+        del table
+        wanted = self.expected(index)
+        found = {name: int(row[name]) for name in wanted}
+        if found != wanted:
+            raise ArithmeticError(f"point {index} of the sweep is {found}, the int evaluator says {wanted}")
+
+    def expected(self, index: int) -> dict[str, int]:
+        """The figures and the status of a point, as ints."""
+        form, model, device, settings = self.grid.point_settings(index)
+        refused = {**dict.fromkeys(BYTES, MISSING), "status": ILLEGAL}
+        try:
+            it = figures(resolve(model, form, settings), device.family if device else "none", settings.layers)
+        except Illegal:
+            return refused
+        found = _bytes(it)
+        if max(found.values()) >= FENCE:
+            return refused
+        required = it.allocated_peak_bytes + int(settings.other_memory)
+        if device is None:
+            return {**found, "required_bytes": required, "usable_bytes": -1, "headroom_bytes": -1, "status": NONE}
+        verdict = fit.verdict(model, device, settings, it)
+        assert verdict.usable_bytes is not None
+        return {
+            **found,
+            "required_bytes": required,
+            "usable_bytes": verdict.usable_bytes,
+            "headroom_bytes": verdict.usable_bytes - required,
+            "status": STATUSES.index(verdict.status),
+        }
+
+    def reason(self, index: int, code: int | None) -> str:
+        """Why a point is refused, in the words of `plan`. Points that share what decides share the sentence."""
+        if code == TOO_LARGE:
+            return _WORDS_TOO_LARGE
+        if code == 0:
+            return ""
+        deciding = self._deciding(index, code)
+        if deciding not in self._sentences:
+            if len(self._sentences) >= _MOST_KEPT:
+                self._sentences.clear()
+            self._sentences[deciding] = self._sentence(index)
+        return self._sentences[deciding]
+
+    @cached_property
+    def _sentences(self) -> dict[Any, str]:
+        return {}
+
+    def _deciding(self, index: int, code: int | None) -> Any:
+        choice, taken, model, device = self.grid.positions(index)
+        sp, heads = taken.get("sp", self.grid.settings.sp), model.dims.heads
+        if code == REQUIREMENT:
+            return choice.number, taken.get("seq_len", 0), sp, heads
+        widths = (choice.number, *model.dims.model_dump().values())
+        if code == NO_PROGRAM:
+            return code, widths
+        return (code, widths, device and device.name, sp == 1) if code == UNTRAINED else index
+
+    def _sentence(self, index: int) -> str:
+        form, model, device, settings = self.grid.point_settings(index)
+        try:
+            point = resolve(model, form, settings)
+            evaluation(point)
+            it = figures(point, device.family if device else "none", settings.layers)
+        except Illegal as error:
+            return str(error)
+        if device is None:
+            return ""
+        verdict = fit.verdict(model, device, settings, it)
+        return verdict.reason if verdict.status == "unsupported" else ""
+
+
+def _bytes(it: Figures) -> dict[str, int]:
+    costs = [
+        (called.phase, it.layers * it.at.sizes[payload], it.layers * it.at.sizes[wire])
+        for called, (payload, wire) in zip(
+            it.at.account.timeline.collectives, it.at.account.payloads, strict=True
+        )
+    ]
+    found = {
+        "saved_bytes": it.saved_bytes,
+        "peak_bytes": it.peak_bytes,
+        "allocated_peak_bytes": it.allocated_peak_bytes,
+        "parameter_bytes": it.parameter_bytes,
+    }
+    for phase in ("forward", "backward"):
+        found[f"{phase}_payload_bytes"] = sum(payload for own, payload, _ in costs if own == phase)
+        found[f"{phase}_wire_bytes"] = sum(wire for own, _, wire in costs if own == phase)
+    found["wire_bytes"] = found["forward_wire_bytes"] + found["backward_wire_bytes"]
+    return found

@@ -1,0 +1,232 @@
+"""The points of a sweep: choices (form, kernel, dtype, ...) x numbers (sequence, ranks, dims, ...) x devices.
+
+Choices vary slowest, then numbers, then devices; within each the order given. Numbers are cut into boxes: a box holds
+every value of the axes inside, a run of values of one axis, and one value of every axis outside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mla_cost import catalog
+from mla_cost.config import AttentionDims, DeviceConfig, ModelConfig, validated
+from mla_cost.forms import FORMS
+from mla_cost.resolve import named
+from mla_cost.settings import PlanSettings
+from mla_cost.sweeping.axes import COUNTS, Axis, refuse_tensor_parallel
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+BOX: Final = 8192  # numeric points: what a box works on should stay in a core's own cache
+LEAST: Final = 1024
+# the field of dims that sets each symbol, as `resolve.symbol_values` has it
+WIDTHS: Final = {
+    "n": "heads",
+    "h": "hidden",
+    "d_q": "q_lora_rank",
+    "d_c": "kv_lora_rank",
+    "k": "qk_nope_head_dim",
+    "r": "qk_rope_head_dim",
+    "v": "v_head_dim",
+}
+SIZES: Final = {"seq_len": "S", "sp": "P", "micro_batch": "b", "layers": "layers"}
+
+
+class Choice(NamedTuple):
+    """One value of every axis that is not a number: settings, and where they stand on their axes."""
+
+    number: int
+    at: tuple[int, ...]
+    form: str
+    settings: PlanSettings
+
+
+class Box(NamedTuple):
+    """A run of numeric points: positions on the outer axes, and the run on the axis that is cut."""
+
+    start: int
+    outer: tuple[int, ...]
+    first: int
+    last: int
+    count: int
+
+
+class Grid:
+    """Every point, unpriced."""
+
+    def __init__(self, settings: PlanSettings, axes: Sequence[Axis]) -> None:
+        refuse_tensor_parallel(settings)
+        self.settings = settings
+        self.axes = tuple(axes)
+        given = {axis.name: axis for axis in axes}
+        self.devices = _devices(settings, given.pop("device", None))
+        form = given.pop("form", None) or Axis("form", settings.form)
+        numbers = [a for a in given.values() if a.name == "model" or a.name in COUNTS or a.name.startswith("dims.")]
+        self.numbers: tuple[Axis, ...] = tuple(numbers)
+        rest = [axis for axis in given.values() if axis not in numbers]
+        self.choices: tuple[Axis, ...] = _in_order(axes, [*rest, form])
+        for name in form.values:
+            named("form", name, FORMS)
+        models = next((axis.values for axis in numbers if axis.name == "model"), (settings.model,))
+        self.models: tuple[ModelConfig, ...] = tuple(_model(name, settings.dims) for name in models)
+        self.shape = tuple(len(axis.values) for axis in self.numbers)
+        self.num_numbers = math.prod(self.shape)
+        self.num_choices = math.prod(len(axis.values) for axis in self.choices)
+        self._spreads: dict[tuple[str, int], NDArray[Any]] = {}
+        self._cut()
+
+    def __len__(self) -> int:
+        return self.num_choices * self.num_numbers * len(self.devices)
+
+    def _cut(self) -> None:
+        """Where to cut: as many whole inner axes as a box may hold, then a run of the next axis."""
+        most = max(LEAST, BOX // max(1, len(self.devices) // 4))
+        cut, inner = len(self.shape), 1
+        while cut > 0 and inner * self.shape[cut - 1] <= most:
+            cut -= 1
+            inner *= self.shape[cut]
+        self.cut = cut - 1  # -1: one box holds everything
+        self.inner = inner
+        self.run = max(1, most // inner)
+        self.boxes_per_choice = (
+            1 if cut == 0 else math.prod(self.shape[: cut - 1]) * -(-self.shape[cut - 1] // self.run)
+        )
+        self.num_boxes = self.num_choices * self.boxes_per_choice
+
+    def choice(self, number: int) -> Choice:
+        """The choice of that number."""
+        at = _unravel(number, [len(axis.values) for axis in self.choices])
+        taken = {axis.name: axis.values[where] for axis, where in zip(self.choices, at, strict=True)}
+        form = taken.pop("form")
+        return Choice(number, at, form, _with(self.settings, taken))
+
+    def box(self, number: int) -> Box:
+        """The box of that number among those of one choice."""
+        if self.cut < 0:
+            return Box(0, (), 0, 0, self.num_numbers)
+        runs = -(-self.shape[self.cut] // self.run)
+        before, run = divmod(number, runs)
+        outer = _unravel(before, self.shape[: self.cut])
+        first = run * self.run
+        last = min(first + self.run, self.shape[self.cut])
+        start = (before * self.shape[self.cut] + first) * self.inner
+        return Box(start, outer, first, last, (last - first) * self.inner)
+
+    def box_at(self, inside: int) -> int:
+        """The number of the first box that begins at or after a numeric point."""
+        if self.cut < 0:
+            return int(inside > 0)
+        before, rest = divmod(inside, self.shape[self.cut] * self.inner)
+        runs = -(-self.shape[self.cut] // self.run)
+        return before * runs + -(-rest // (self.run * self.inner))
+
+    def one(self, inside: int) -> Box:
+        """A box that holds one numeric point."""
+        return Box(inside, _unravel(inside, self.shape), 0, 0, 1)
+
+    def spread(self, key: str, values: NDArray[Any], axis: int, box: Box) -> Any:
+        """The values of an axis at every point of a box: an array, or a scalar where the box holds one of them."""
+        if axis < len(box.outer):
+            return values[box.outer[axis]]
+        if len(values) == 1:
+            return values[0]
+        if axis == self.cut:
+            run = values[box.first : box.last]
+            return run[0] if len(run) == 1 else np.repeat(run, self.inner)
+        found = self._spreads.get((key, box.count))
+        if found is None:
+            block = np.repeat(values, math.prod(self.shape[axis + 1 :]))
+            found = self._spreads[key, box.count] = np.tile(block, box.count // len(block))
+        return found
+
+    @cached_property
+    def symbols(self) -> dict[str, tuple[int, Floats]]:
+        """For S, P, b, layers and the widths: the axis that sets it (-1: none) and its values along that axis."""
+        place = {axis.name: at for at, axis in enumerate(self.numbers)}
+        found = {}
+        for field, symbol in SIZES.items():
+            at = place.get(field, -1)
+            found[symbol] = (at, _floats(self.numbers[at].values if at >= 0 else [getattr(self.settings, field)]))
+        for symbol, field in WIDTHS.items():
+            at = place.get(f"dims.{field}", place.get("model", -1))
+            own = f"dims.{field}" in place
+            values = self.numbers[at].values if own else [getattr(model.dims, field) for model in self.models]
+            found[symbol] = (at, _floats(values))
+        return found
+
+    def values(self, box: Box) -> dict[str, Any]:
+        """Every symbol of `symbols` over a box, in double precision."""
+        return {
+            symbol: values[0] if at < 0 else self.spread(symbol, values, at, box)
+            for symbol, (at, values) in self.symbols.items()
+        }
+
+    def positions(self, index: int) -> tuple[Choice, dict[str, Any], ModelConfig, DeviceConfig | None]:
+        """What a point is: its choice, the value of each numeric axis, its model with its dims, its device."""
+        number, device = divmod(index, len(self.devices))
+        which, inside = divmod(number, self.num_numbers)
+        at = _unravel(inside, self.shape)
+        taken = {axis.name: axis.values[where] for axis, where in zip(self.numbers, at, strict=True)}
+        where = next((at[n] for n, axis in enumerate(self.numbers) if axis.name == "model"), 0)
+        model = self.models[where]
+        dims = {name.removeprefix("dims."): value for name, value in taken.items() if name.startswith("dims.")}
+        if dims:
+            model = model.model_copy(update={"dims": model.dims.model_copy(update=dims)})
+        return self.choice(which), taken, model, self.devices[device]
+
+    def point_settings(self, index: int) -> tuple[str, ModelConfig, DeviceConfig | None, PlanSettings]:
+        """A point as a plan would hold it."""
+        choice, taken, model, device = self.positions(index)
+        sizes = {name: int(value) for name, value in taken.items() if name in COUNTS}
+        return choice.form, model, device, choice.settings.model_copy(update=sizes)
+
+
+def _devices(settings: PlanSettings, axis: Axis | None) -> tuple[DeviceConfig | None, ...]:
+    """Each device once, whatever names it was asked for by."""
+    names: Sequence[Any] = (settings.device or (None,)) if axis is None else axis.values
+    found = [None if name in {None, "none"} else catalog.device(name) for name in names]
+    return tuple({device and device.name: device for device in found}.values())
+
+
+def _in_order(axes: Sequence[Axis], choices: Sequence[Axis]) -> tuple[Axis, ...]:
+    """As the user gave them; what was not given comes first."""
+    order = [axis.name for axis in axes]
+    return tuple(sorted(choices, key=lambda axis: order.index(axis.name) if axis.name in order else -1))
+
+
+def _model(name: str, overrides: Mapping[str, Any]) -> ModelConfig:
+    model = catalog.model(name)
+    if not overrides:
+        return model
+    dims = validated(AttentionDims, {**model.dims.model_dump(), **overrides}, prefix="dims")
+    return model.model_copy(update={"dims": dims})
+
+
+def _with(settings: PlanSettings, taken: Mapping[str, Any]) -> PlanSettings:
+    """The settings with the choices taken, `reserve.item` among them, checked as a plan's own."""
+    plain = {name: value for name, value in taken.items() if "." not in name}
+    reserve = {name.partition(".")[2]: value for name, value in taken.items() if "." in name}
+    given: dict[str, Any] = plain | ({"reserve": {**settings.reserve, **reserve}} if reserve else {})
+    checked = validated(PlanSettings, given) if given else settings
+    return settings.model_copy(update={name: getattr(checked, name) for name in given})
+
+
+def _unravel(number: int, shape: Sequence[int]) -> tuple[int, ...]:
+    at = []
+    for size in reversed(shape):
+        number, where = divmod(number, size)
+        at.append(where)
+    return tuple(reversed(at))
+
+
+def _floats(values: Sequence[Any]) -> Floats:
+    if isinstance(values, range):
+        return np.arange(values.start, values.stop, values.step, dtype=np.float64)
+    return np.array([0 if value is None else value for value in values], dtype=np.float64)

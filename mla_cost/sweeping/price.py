@@ -1,0 +1,348 @@
+"""A box of points priced at once: rows grouped by structural key, each group one matrix product over its monomials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mla_cost.config import DeviceConfig
+from mla_cost.cost import Key, form_of, timeline
+from mla_cost.evaluate import FENCE
+from mla_cost.fit import TIGHT, reserve_items
+from mla_cost.forms import FORMS
+from mla_cost.program import Form, Kernel, Pair, ProgramError, Requirement, Scheme
+from mla_cost.kernels import KERNELS
+from mla_cost.resolve import Illegal, resolve, scheme_of
+from mla_cost.schemes import SCHEMES
+from mla_cost.settings import PlanSettings
+from mla_cost.sweeping.grid import WIDTHS, Box, Choice, Floats, Grid, Ints
+from mla_cost.sweeping.moments import FIGURES, MORE, OTHERS, Kinds, Rows, rows, undominated
+from mla_cost.sweeping.workspace import fused_workspace
+from mla_cost.workspace import kinds_of
+
+STATUSES: Final = ("fits", "tight", "oom", "unsupported", "illegal", "none")
+UNSUPPORTED, ILLEGAL, NONE = (STATUSES.index(name) for name in ("unsupported", "illegal", "none"))
+# why a row is refused; the whole sentence is `Sweep.reason_of`
+REASONS: Final = ("", "no program", "does not divide", "too large", "not trained here")
+NO_PROGRAM, REQUIREMENT, TOO_LARGE, UNTRAINED = range(1, len(REASONS))
+MISSING: Final = -1  # every number of an illegal row, and what a verdict needs where no device is named
+_FIELDS: Final = {"seq_len": "S", "sp": "P", "heads": "n"}
+# a matrix product of at most so many multiplications stays on the core that asks for it
+_ONE_CORE: Final = 1 << 18
+_BITS: Final = ("P", "s", "b", "l", "n", "h", "d_q", "d_c", "k", "r", "v", "r_half")
+
+
+class Figures(NamedTuple):
+    """What a box costs, before devices: int64 arrays, MISSING where illegal."""
+
+    columns: dict[str, Ints]
+    peak: Ints
+    allocated: dict[Kinds, Ints]
+    reason: NDArray[np.int8]
+    trained: dict[str, NDArray[np.bool_] | None]  # by architecture; None: everywhere
+
+
+class Pricer:
+    """Prices the boxes of a grid. Holds what boxes share; safe to use from several threads."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        families = [device.family if device else "none" for device in grid.devices]
+        self.kinds_of_device = [kinds_of(family) for family in families]
+        self.kinds = tuple(dict.fromkeys(self.kinds_of_device))
+        self._keys: dict[Any, Key | int] = {}
+        self._usable: dict[Any, Ints] = {}
+
+    # ---- figures
+
+    def figures(self, choice: Choice, box: Box) -> Figures:
+        """Every figure that does not depend on a device's memory."""
+        count = box.count
+        found = Figures(
+            {name: np.full(count, MISSING, np.int64) for name in FIGURES},
+            np.full(count, MISSING, np.int64),
+            {kinds: np.full(count, MISSING, np.int64) for kinds in self.kinds},
+            np.zeros(count, np.int8),
+            {},
+        )
+        scheme = _scheme(choice)
+        if scheme is None:
+            found.reason[:] = NO_PROGRAM
+            return found
+        values = _local(self.grid.values(box), scheme)
+        kernel: Kernel = KERNELS[choice.settings.kernel]
+        code = _code(scheme, kernel, form_of(choice.form), values, count)
+        for where in _groups(code):
+            own = values if where is None else _taken(values, where)
+            self._group(choice, kernel, own, where, found)
+        return found
+
+    def _group(
+        self, choice: Choice, kernel: Kernel, values: dict[str, Any], where: Ints | None, found: Figures
+    ) -> None:
+        """The rows of one structural key, written where they belong."""
+        into: Any = slice(None) if where is None else where
+        size = len(found.reason) if where is None else len(where)
+        key = self._key(choice, values)
+        if isinstance(key, int):
+            found.reason[into] = key
+            return
+        stacked = bool(_first(values["layers"]) > 1)
+        try:
+            program = rows(key, self.kinds, stacked)
+            calls = timeline(key).fused_calls
+        except ProgramError:
+            found.reason[into] = NO_PROGRAM
+            return
+        if stacked:
+            values[MORE] = values["layers"] - 2
+        for call in calls:
+            values["fused_workspace"] = fused_workspace(kernel, key.facts, call, values)
+        self._evaluate(program, values, size, into, found)
+        _trained(self.grid.devices, kernel, key, values, size, into, found)
+
+    def _key(self, choice: Choice, values: Mapping[str, Any]) -> Key | int:
+        """The key of these points, or why there is none: resolved as a plan would, for the first of them."""
+        first = {symbol: int(_first(value)) for symbol, value in values.items()}
+        signature = (choice.number, *(min(first.get(symbol, 2), 2) for symbol in _BITS), _padding_class(first))
+        refused = _refused_requirement(SCHEMES[_scheme_name(choice)], first)
+        if refused:
+            return REQUIREMENT
+        if signature not in self._keys:
+            self._keys[signature] = self._resolved(choice, first)
+        return self._keys[signature]
+
+    def _resolved(self, choice: Choice, first: Mapping[str, int]) -> Key | int:
+        model = self.grid.models[0]
+        dims = model.dims.model_copy(
+            update={field: first[symbol] or (None if symbol == "d_q" else 0) for symbol, field in WIDTHS.items()}
+        )
+        sizes = {"seq_len": first["S"], "sp": first["P"], "micro_batch": first["b"]}
+        try:
+            point = resolve(
+                model.model_copy(update={"dims": dims}), choice.form, choice.settings.model_copy(update=sizes)
+            )
+        except Illegal:
+            return NO_PROGRAM
+        return point.key
+
+    def _evaluate(self, program: Rows, values: Mapping[str, Any], size: int, into: Any, found: Figures) -> None:
+        """One matrix product for the figures and every moment; a peak is the largest of its moments."""
+        folded, varying = _folded(program, values)
+        ends = np.cumsum([len(part) for part in folded])
+        result = _product(np.concatenate(folded), _monomials(varying, values, size))
+        figures, seen, *allocated = np.split(result, ends[:-1])
+        peak = seen.max(axis=0)
+        tops = [moments.max(axis=0) for moments in allocated]
+        reach = np.maximum.reduce([peak, *tops, *figures])
+        columns = [*zip(found.columns.values(), figures, strict=True), (found.peak, peak)]
+        columns += [(found.allocated[kinds], top) for kinds, top in zip(self.kinds, tops, strict=True)]
+        beyond = np.flatnonzero(reach >= FENCE) if reach.max() >= FENCE else None
+        for column, exact in columns:
+            if beyond is not None:
+                exact[beyond] = MISSING
+            column[into] = exact
+        if beyond is not None:
+            rows_beyond = beyond if isinstance(into, slice) else into[beyond]
+            found.reason[rows_beyond] = TOO_LARGE
+
+    # ---- verdicts
+
+    def usable(self, choice: Choice, box: Box, device: DeviceConfig) -> Any:
+        """Usable bytes at every point of a box; the reserve may depend on the number of ranks."""
+        axis, values = self.grid.symbols["P"]
+        reserve = tuple(sorted(choice.settings.reserve.items()))
+        key = (device.name, reserve)
+        if key not in self._usable:
+            self._usable[key] = np.array(
+                [_usable(device, choice.settings.model_copy(update={"sp": int(sp)})) for sp in values], np.int64
+            )
+        found = self._usable[key]
+        return found[0] if axis < 0 else self.grid.spread(f"usable {key}", found, axis, box)
+
+
+def _usable(device: DeviceConfig, settings: PlanSettings) -> int:
+    return device.visible_bytes.integer - sum(item.bytes for item in reserve_items(device, settings))
+
+
+# ---- structure
+
+
+def _scheme_name(choice: Choice) -> str:
+    return choice.settings.scheme or FORMS[choice.form].scheme
+
+
+def _scheme(choice: Choice) -> Scheme | None:
+    try:
+        return scheme_of(choice.form, choice.settings.scheme)
+    except Illegal:
+        return None
+
+
+def _local(values: dict[str, Any], scheme: Scheme) -> dict[str, Any]:
+    """With s, l and r_half; s and l are whole wherever the scheme's requirements hold."""
+    values["s"] = values["u"] = np.floor(values["S"] / values["P"])
+    if scheme.divides_heads:
+        values["l"] = np.floor(values["n"] / values["P"])
+    values[OTHERS] = values["P"] - 1
+    values["r_half"] = np.floor(values["r"] / 2)
+    return values
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, np.ndarray) else value
+
+
+def _taken(values: Mapping[str, Any], where: Ints) -> dict[str, Any]:
+    return {name: value[where] if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+
+def _code(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[str, Any], count: int) -> Ints:
+    """A number per point: points with the same one have the same key, or are refused by the same requirements."""
+    code: Any = np.zeros(count, np.int64)
+    bit = 1
+    for mark in _marks(scheme, kernel, form, values):
+        if isinstance(mark, np.ndarray):
+            if mark.any():
+                code += mark * np.int64(bit)
+            bit <<= 1
+    return np.asarray(code)
+
+
+def _marks(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[str, Any]) -> Iterator[Any]:
+    """Truth values on which structure depends; those that are the same all over a box are scalars."""
+    for need in scheme.requires:
+        yield _fails(need, values)
+    for symbol in _BITS:
+        if isinstance(values.get(symbol), np.ndarray):
+            yield values[symbol] == 1
+    yield values["layers"] > 1
+    yield values["d_q"] == 0
+    yield values["r"] == 0
+    if kernel.pads(getattr(form, "shared_key", False)):
+        yield values["v"] == values["k"] + values["r"]
+        yield values["v"] > values["k"] + values["r"]
+
+
+def _fails(need: Requirement, values: Mapping[str, Any]) -> Any:
+    what, by = values[_FIELDS[need.what]], values[_FIELDS[need.by]]
+    return np.floor(what / by) * by != what if need.kind == "divides" else what > by
+
+
+def _refused_requirement(scheme: Scheme, first: Mapping[str, int]) -> bool:
+    return any(bool(_fails(need, first)) for need in scheme.requires)
+
+
+def _padding_class(first: Mapping[str, int]) -> int:
+    qk = first["k"] + first["r"]
+    return (first["v"] == qk) + 2 * (first["v"] > qk)
+
+
+def _groups(code: Ints) -> Iterator[Ints | None]:
+    """The rows of each code; None for all of them."""
+    if (code == code[0]).all():
+        yield None
+        return
+    for each in np.unique(code):
+        yield np.flatnonzero(code == each)
+
+
+# ---- evaluation
+
+
+def _folded(program: Rows, values: Mapping[str, Any]) -> tuple[list[Floats], list[tuple[str, ...]]]:
+    """The rows with what is the same all over a box multiplied in, and the monomials that are left."""
+    place: dict[tuple[str, ...], int] = {}
+    factors = np.empty(len(program.monomials))
+    target = np.empty(len(program.monomials), np.intp)
+    for at, monomial in enumerate(program.monomials):
+        factor, left = 1.0, []
+        for symbol in monomial:
+            value = values[symbol]
+            if isinstance(value, np.ndarray):
+                left.append(symbol)
+            else:
+                factor *= float(value)
+        factors[at] = factor
+        target[at] = place.setdefault(tuple(left), len(place))
+    fold = np.zeros((len(program.monomials), len(place)))
+    fold[np.arange(len(factors)), target] = factors
+    parts = [program.figures @ fold]
+    parts += [undominated(moments @ fold) for moments in (program.seen, *program.allocated)]
+    return parts, list(place)
+
+
+def _monomials(varying: list[tuple[str, ...]], values: Mapping[str, Any], size: int) -> Floats:
+    """Each monomial at every point, made from the longest one before it."""
+    found = np.empty((len(varying), size))
+    known: dict[tuple[str, ...], Any] = {}
+    for at, monomial in enumerate(varying):
+        _multiplied(monomial, values, known, found[at])
+        known[monomial] = found[at]
+    return found
+
+
+def _multiplied(monomial: tuple[str, ...], values: Mapping[str, Any], known: dict[tuple[str, ...], Any], out: Any) -> None:
+    if not monomial:
+        out[:] = 1.0
+    elif len(monomial) == 1:
+        out[:] = values[monomial[0]]
+    else:
+        np.multiply(_prefix(monomial[:-1], values, known), values[monomial[-1]], out=out)
+
+
+def _prefix(monomial: tuple[str, ...], values: Mapping[str, Any], known: dict[tuple[str, ...], Any]) -> Any:
+    if len(monomial) == 1:
+        return values[monomial[0]]
+    if monomial not in known:
+        known[monomial] = _prefix(monomial[:-1], values, known) * values[monomial[-1]]
+    return known[monomial]
+
+
+def _product(coefficients: Floats, monomials: Floats) -> Floats:
+    """The matrix product, in tiles that a BLAS leaves on one core: the threads here are our own."""
+    count = monomials.shape[1]
+    found = np.empty((len(coefficients), count))
+    tile = max(64, _ONE_CORE // coefficients.size)
+    for start in range(0, count, tile):
+        end = start + tile
+        np.matmul(coefficients, monomials[:, start:end], out=found[:, start:end])
+    return found
+
+
+# ---- what trains
+
+
+def _trained(
+    devices: tuple[DeviceConfig | None, ...],
+    kernel: Kernel,
+    key: Key,
+    values: Mapping[str, Any],
+    size: int,
+    into: Any,
+    found: Figures,
+) -> None:
+    """Where an implementation of a fused kernel trains these widths, by architecture."""
+    if not kernel.fused:
+        return
+    form = form_of(key.form)
+    qk = key.facts.size(key.facts.present(form.qk)).at(values)
+    v = qk if key.value_padding != "none" else key.facts.size(form.value).at(values)
+    for arch in dict.fromkeys(device.arch for device in devices if device is not None):
+        known = found.trained.setdefault(arch, np.ones(len(found.reason), bool))
+        assert known is not None
+        known[into] = _trains(kernel, arch, qk, v, size)
+
+
+def _trains(kernel: Kernel, arch: str, qk: Any, v: Any, size: int) -> Any:
+    if not isinstance(qk, np.ndarray) and not isinstance(v, np.ndarray):
+        return any(limit.trains(arch, int(qk), int(v)) for limit in kernel.limits)
+    both = np.broadcast_to(qk, size) * float(1 << 20) + np.broadcast_to(v, size)
+    pairs, which = np.unique(both, return_inverse=True)
+    able = [
+        any(limit.trains(arch, int(pair) >> 20, int(pair) & ((1 << 20) - 1)) for limit in kernel.limits) for pair in pairs
+    ]
+    return np.array(able)[which]

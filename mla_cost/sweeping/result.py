@@ -1,0 +1,542 @@
+"""A sweep: a sized, lazy table of every form at every setting. Nothing is priced before it is asked for."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mla_cost import defaults
+from mla_cost.config import validated
+from mla_cost.errors import InputError, nearest, shown
+from mla_cost.forms import FORMS
+from mla_cost.kernels import KERNELS
+from mla_cost.schemes import SCHEMES
+from mla_cost.settings import PlanSettings
+from mla_cost.sweeping.axes import Axis, axes_of, expand, is_glob
+from mla_cost.sweeping.check import Checker
+from mla_cost.sweeping.columns import BYTES, NAMES, Column, matching
+from mla_cost.sweeping.grid import Box, Choice, Grid
+from mla_cost.sweeping.price import (
+    ILLEGAL,
+    MISSING,
+    NONE,
+    REASONS,
+    STATUSES,
+    TOO_LARGE,
+    UNSUPPORTED,
+    UNTRAINED,
+    Figures,
+    Pricer,
+)
+from mla_cost.fit import TIGHT
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+Columns = dict[str, NDArray[Any]]
+Where = Mapping[str, Any] | Callable[[Columns], Any] | None
+SAMPLE: Final = 8  # points of every run that the int evaluator prices again
+
+
+class Chunk(NamedTuple):
+    """Consecutive points, from `start`."""
+
+    start: int
+    columns: Columns
+
+
+class Sweep:
+    """Every point of a grid; a point is one form at one setting on one device. `len` counts them.
+
+    Columns hold int64 numbers (-1 where a row is illegal: its status says so) or small ints that stand for `names`.
+    Rows are in a fixed order: choices such as form and kernel vary slowest, then numbers, then devices.
+    """
+
+    def __init__(self, settings: PlanSettings, axes: Sequence[Axis]) -> None:
+        self.grid = Grid(settings, axes)
+        self.table = tuple(_table(self.grid))
+        self._checker = Checker(self.grid)
+        for device in self.grid.devices:
+            self._checker.check_reserve(device, settings)
+
+    def __len__(self) -> int:
+        return len(self.grid)
+
+    def __repr__(self) -> str:
+        axes = " x ".join(f"{axis.name} ({len(axis.values):,})" for axis in self.grid.axes)
+        return f"<Sweep of {len(self):,} points: {axes}>"
+
+    @cached_property
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """What the small ints of a column stand for."""
+        return {column.name: column.names for column in self.table if column.names is not None}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns, in order."""
+        return tuple(column.name for column in self.table)
+
+    # ---- all of it
+
+    def to_numpy(self, workers: int | None = None) -> Columns:
+        """Every column in full. workers: threads, one for each core by default."""
+        found = self._empty(len(self))
+        size = len(self.grid.devices)
+
+        def work(number: int) -> None:
+            choice, box = self._task(number)
+            start = (choice.number * self.grid.num_numbers + box.start) * size
+            self._fill(choice, box, {name: column[start : start + box.count * size] for name, column in found.items()})
+
+        self._prepare()
+        with ThreadPoolExecutor(workers or _cores()) as pool:
+            deque(pool.map(work, range(self.grid.num_boxes)), maxlen=0)
+        for index in self._sample():
+            self._checker.compare(index, {name: column[index] for name, column in found.items()}, self.table)
+        return found
+
+    def chunks(self, start: int = 0, workers: int | None = None) -> Iterator[Chunk]:
+        """The points in order, a bounded number at a time. start: a point at which a chunk starts."""
+        size = len(self.grid.devices)
+        sample = self._sample()
+
+        def work(number: int) -> Chunk:
+            choice, box = self._task(number)
+            first = (choice.number * self.grid.num_numbers + box.start) * size
+            columns = self._empty(box.count * size)
+            self._fill(choice, box, columns)
+            return Chunk(first, columns)
+
+        workers = workers or _cores()
+        self._prepare()
+        with ThreadPoolExecutor(workers) as pool:
+            waiting: deque[Future[Chunk]] = deque()
+            numbers = iter(range(self._box_at(start), self.grid.num_boxes))
+            for number in numbers:
+                waiting.append(pool.submit(work, number))
+                if len(waiting) > workers + 1:
+                    yield self._checked(waiting.popleft().result(), sample)
+            while waiting:
+                yield self._checked(waiting.popleft().result(), sample)
+
+    def _checked(self, chunk: Chunk, sample: Sequence[int]) -> Chunk:
+        count = len(chunk.columns["status"])
+        for index in sample:
+            if chunk.start <= index < chunk.start + count:
+                row = {name: column[index - chunk.start] for name, column in chunk.columns.items()}
+                self._checker.compare(index, row, self.table)
+        return chunk
+
+    def _sample(self) -> list[int]:
+        draw = random.Random()  # noqa: S311  (a check, no secret)
+        return [draw.randrange(len(self)) for _ in range(SAMPLE)]
+
+    @cached_property
+    def _pricer(self) -> Pricer:
+        return Pricer(self.grid)
+
+    def _prepare(self) -> None:
+        """Make what all threads share before there are several."""
+        assert self._pricer and self.names and self._choices is not None
+
+    def _task(self, number: int) -> tuple[Choice, Box]:
+        choice, box = divmod(number, self.grid.boxes_per_choice)
+        return self._choice(choice), self.grid.box(box)
+
+    def _choice(self, number: int) -> Choice:
+        if number not in self._choices:
+            self._choices[number] = self.grid.choice(number)
+        return self._choices[number]
+
+    @cached_property
+    def _choices(self) -> dict[int, Choice]:
+        return {}
+
+    def _box_at(self, start: int) -> int:
+        """The number of the box that begins at a point."""
+        choice, inside = divmod(start // len(self.grid.devices), self.grid.num_numbers)
+        return choice * self.grid.boxes_per_choice + self.grid.box_at(inside)
+
+    def _empty(self, count: int) -> Columns:
+        return {column.name: np.empty(count, column.dtype) for column in self.table}
+
+    # ---- one box
+
+    def _fill(self, choice: Choice, box: Box, out: Columns) -> None:
+        figures = self._pricer.figures(choice, box)
+        size = len(self.grid.devices)
+        views = {name: column.reshape(box.count, size) for name, column in out.items()}
+        self._fill_settings(choice, box, views)
+        wire = figures.columns["forward_wire_bytes"] + figures.columns["backward_wire_bytes"]
+        alike = {**figures.columns, "peak_bytes": figures.peak, "wire_bytes": np.maximum(wire, MISSING)}
+        for at in range(size):
+            for name, values in alike.items():
+                views[name][:, at] = values
+            self._fill_verdict(choice, box, figures, at, {name: view[:, at] for name, view in views.items()})
+
+    def _fill_settings(self, choice: Choice, box: Box, views: Columns) -> None:
+        grid = self.grid
+        for at, axis in enumerate(grid.numbers):
+            values = grid.spread(f"column {axis.name}", _stored(axis), at, box)
+            for device in range(len(grid.devices)):
+                views[axis.name][:, device] = values
+        for where, axis in zip(choice.at, grid.choices, strict=True):
+            if axis.name not in NAMES:
+                views[axis.name][:] = _stored(axis)[where]
+        views["form"][:] = self.names["form"].index(choice.form)
+        views["scheme"][:] = self.names["scheme"].index(choice.settings.scheme or FORMS[choice.form].scheme)
+        views["kernel"][:] = self.names["kernel"].index(choice.settings.kernel)
+        for at in range(len(grid.devices)):
+            views["device"][:, at] = at
+
+    def _fill_verdict(self, choice: Choice, box: Box, figures: Figures, at: int, out: Columns) -> None:
+        """Required against usable. Refused rows are few or all of a box, so they are mended afterwards."""
+        allocated = figures.allocated[self._pricer.kinds_of_device[at]]
+        device = self.grid.devices[at]
+        required = allocated + int(choice.settings.other_memory)
+        out["allocated_peak_bytes"][:] = allocated
+        out["required_bytes"][:] = required
+        reason = figures.reason
+        if device is None:
+            out["status"][:], out["usable_bytes"][:], out["headroom_bytes"][:] = NONE, MISSING, MISSING
+        else:
+            usable = self._pricer.usable(choice, box, device)
+            headroom = usable - required
+            out["usable_bytes"][:], out["headroom_bytes"][:] = usable, headroom
+            np.add(headroom * TIGHT < usable, headroom < 0, out=out["status"], dtype=np.int8, casting="unsafe")
+            trained = figures.trained.get(device.arch)
+            if trained is not None and not trained.all():
+                out["status"][~trained] = UNSUPPORTED
+                reason = np.where(trained, reason, UNTRAINED).astype(np.int8)
+        out["reason"][:] = reason
+        refused = figures.reason > 0
+        if refused.any():
+            out["reason"][refused] = figures.reason[refused]
+            out["status"][refused] = ILLEGAL
+            for name in ("required_bytes", "usable_bytes", "headroom_bytes"):
+                out[name][refused] = MISSING
+
+    # ---- rows
+
+    def rows(self, chunk: Chunk) -> Iterator[dict[str, Any]]:
+        """The rows of a chunk: names as text, None for a number that a row does not have, refusals in a sentence."""
+        readable = [self.readable(column, chunk.columns[column.name]) for column in self.table]
+        names = self.columns
+        status, reason = chunk.columns["status"].tolist(), chunk.columns["reason"].tolist()
+        for at, values in enumerate(zip(*readable, strict=True)):
+            row = dict(zip(names, values, strict=True))
+            row["reason"] = self.reason_of(chunk.start + at, reason[at]) if reason[at] else ""
+            if status[at] in {ILLEGAL, NONE}:
+                _blank(row, status[at] == ILLEGAL)
+            yield row
+
+    def readable(self, column: Column, values: NDArray[Any]) -> list[Any]:
+        """The values of a column as Python's own, small ints as the names they stand for."""
+        found: list[Any] = values.tolist()
+        names = column.names
+        return found if names is None else [names[value] for value in found]
+
+    def reason_of(self, index: int, code: int | None = None) -> str:
+        """Why a point is refused, as `plan` says it; empty where it is not. code: its `reason`, if it is known."""
+        return self._checker.reason(index, TOO_LARGE if code == TOO_LARGE else code)
+
+    def row(self, index: int) -> dict[str, Any]:
+        """One point as a row."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"{index} of {len(self)} points")
+        index %= len(self)
+        number = index // len(self.grid.devices)
+        choice, inside = divmod(number, self.grid.num_numbers)
+        one = self.grid.one(inside)
+        columns = self._empty(len(self.grid.devices))
+        self._fill(self._choice(choice), one, columns)
+        start = number * len(self.grid.devices)
+        return list(self.rows(Chunk(start, columns)))[index - start]
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.row(index)
+
+    # ---- tables of other libraries
+
+    def to_arrow(self) -> pyarrow.Table:
+        """A pyarrow table: names as dictionaries, nulls where a row has no number (extra: mla-cost[arrow])."""
+        arrow = _extra("pyarrow", "arrow")
+        found = self.to_numpy()
+        return arrow.table({c.name: self._arrow_column(arrow, c, found) for c in self.table})
+
+    def arrow_chunk(self, chunk: Chunk) -> pyarrow.Table:
+        """A chunk as a pyarrow table."""
+        arrow = _extra("pyarrow", "arrow")
+        return arrow.table(
+            {c.name: self._arrow_column(arrow, c, chunk.columns, chunk.start) for c in self.table}
+        )
+
+    def _arrow_column(self, arrow: Any, column: Column, found: Columns, start: int = 0) -> Any:
+        if column.name == "reason":
+            return arrow.array(self._reasons(found, start), arrow.string())
+        values = found[column.name]
+        if column.names is not None:
+            indices = arrow.array(values.astype(np.int32))
+            return arrow.DictionaryArray.from_arrays(indices, arrow.array(column.names, arrow.string()))
+        return arrow.array(values, mask=self._without(column, found))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A pandas data frame: names as categories, <NA> where a row has no number (extra: mla-cost[pandas])."""
+        pandas = _extra("pandas", "pandas")
+        found = self.to_numpy()
+        return pandas.DataFrame({c.name: self._pandas_column(pandas, c, found) for c in self.table})
+
+    def _pandas_column(self, pandas: Any, column: Column, found: Columns) -> Any:
+        if column.name == "reason":
+            return self._reasons(found)
+        values = found[column.name]
+        if column.names is not None:
+            return pandas.Categorical.from_codes(values, column.names)
+        without = self._without(column, found)
+        return values if without is None else pandas.arrays.IntegerArray(values, without)
+
+    def to_polars(self) -> polars.DataFrame:
+        """A polars data frame: names as enums, nulls where a row has no number (extra: mla-cost[polars])."""
+        polars = _extra("polars", "polars")
+        found = self.to_numpy()
+        return polars.DataFrame([self._polars_column(polars, c, found) for c in self.table])
+
+    def _polars_column(self, polars: Any, column: Column, found: Columns) -> Any:
+        if column.name == "reason":
+            return polars.Series(column.name, self._reasons(found), dtype=polars.String)
+        values = found[column.name]
+        if column.names is not None:
+            codes = polars.Series(column.name, values.astype(np.uint32))
+            texts = polars.Series(list(column.names), dtype=polars.Enum(list(column.names)))
+            return texts.gather(codes).alias(column.name)
+        without = self._without(column, found)
+        series = polars.Series(column.name, values)
+        return series if without is None else series.set(polars.Series(without), None)
+
+    def _without(self, column: Column, found: Columns) -> NDArray[np.bool_] | None:
+        """Where a column has no number; None: nowhere."""
+        if column.name not in BYTES:
+            return None
+        without: NDArray[np.bool_] = found["status"] == ILLEGAL
+        if column.name in {"usable_bytes", "headroom_bytes"}:
+            without |= found["status"] == NONE
+        return without
+
+    def _reasons(self, found: Columns, start: int = 0) -> list[str]:
+        texts = [""] * len(found["reason"])
+        for at in np.flatnonzero(found["reason"]).tolist():
+            texts[at] = self.reason_of(start + at, int(found["reason"][at]))
+        return texts
+
+    # ---- questions
+
+    def best(
+        self, by: str | Sequence[str] = "required_bytes", where: Where = None, per: str | Sequence[str] = ()
+    ) -> Any:
+        """The row with the smallest `by`; `-name` asks for the largest, several names break ties.
+
+        where: a value or values for columns, as in {"status": ("fits", "tight"), "form": "all"}, or a function of the
+        columns that gives a mask. Illegal rows never win. Returns None where no row is left.
+        per: columns for each of whose combinations the best row is wanted; then a list of rows comes back.
+        """
+        keys = [by] if isinstance(by, str) else list(by)
+        each = [per] if isinstance(per, str) else list(per)
+        found: dict[tuple[Any, ...], tuple[tuple[Any, ...], int]] = {}
+        for chunk in self.chunks():
+            for group, order, index in _firsts(*self._ordered(chunk, keys, each, where)):
+                if group not in found or order < found[group][0]:
+                    found[group] = (order, index + chunk.start)
+        rows = [self.row(index) for _, index in sorted(found.values(), key=lambda pair: pair[1])]
+        return rows if each else next(iter(rows), None)
+
+    def _ordered(
+        self, chunk: Chunk, keys: Sequence[str], each: Sequence[str], where: Where
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        kept = self._kept(chunk, where)
+        groups = np.stack([self._column(chunk, name)[kept] for name in each] or [np.zeros(len(kept), np.int64)])
+        order = np.stack([_signed(self._column(chunk, name.removeprefix("-"))[kept], name) for name in keys])
+        return groups, order, kept
+
+    def pareto(self, first: str, second: str, where: Where = None) -> list[dict[str, Any]]:
+        """The rows that no other beats in both columns, smallest `first` first; `-name` means larger is better."""
+        best: list[tuple[Any, Any, int]] = []
+        for chunk in self.chunks():
+            kept = self._kept(chunk, where)
+            pairs = [_signed(self._column(chunk, name.removeprefix("-"))[kept], name) for name in (first, second)]
+            best = _frontier(best, *pairs, kept + chunk.start)
+        return [self.row(index) for _, _, index in best]
+
+    def _kept(self, chunk: Chunk, where: Where) -> NDArray[Any]:
+        mask = chunk.columns["status"] != ILLEGAL
+        if callable(where):
+            mask &= np.asarray(where(chunk.columns), dtype=bool)
+        elif where is not None:
+            for name in where:
+                self._column(chunk, name)
+            mask &= matching(chunk.columns, self.table, where)
+        return np.flatnonzero(mask)
+
+    def _column(self, chunk: Chunk, name: str) -> NDArray[Any]:
+        if name not in chunk.columns:
+            raise InputError(f"no column {shown(name)}", allowed=", ".join(self.columns), nearest=nearest(name, self.columns))
+        return chunk.columns[name]
+
+
+def _signed(values: NDArray[Any], name: str) -> NDArray[Any]:
+    return -values.astype(np.int64) if name.startswith("-") else values
+
+
+def _firsts(
+    groups: NDArray[Any], order: NDArray[Any], index: NDArray[Any]
+) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...], int]]:
+    """The first row of each group in order."""
+    if not len(index):
+        return
+    ranked = np.lexsort((*order[::-1], *groups[::-1]))
+    sorted_groups = groups[:, ranked]
+    new = np.ones(len(ranked), bool)
+    new[1:] = (sorted_groups[:, 1:] != sorted_groups[:, :-1]).any(axis=0)
+    for at in ranked[new].tolist():
+        yield tuple(groups[:, at].tolist()), (*order[:, at].tolist(), int(index[at])), int(index[at])
+
+
+def _frontier(
+    best: list[tuple[Any, Any, int]], first: NDArray[Any], second: NDArray[Any], index: NDArray[Any]
+) -> list[tuple[Any, Any, int]]:
+    ranked = np.lexsort((index, second, first))
+    lowest = np.minimum.accumulate(second[ranked]) if len(ranked) else second
+    drops = np.ones(len(ranked), bool)
+    drops[1:] = lowest[1:] < lowest[:-1]
+    mine = ranked[drops]
+    every = sorted([*best, *zip(first[mine].tolist(), second[mine].tolist(), index[mine].tolist(), strict=True)])
+    kept: list[tuple[Any, Any, int]] = []
+    for point in every:
+        if not kept or point[1] < kept[-1][1]:
+            kept.append(point)
+    return kept
+
+
+def _blank(row: dict[str, Any], illegal: bool) -> None:
+    for name in BYTES if illegal else ("usable_bytes", "headroom_bytes"):
+        row[name] = None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _extra(module: str, extra: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError:
+        raise InputError(f"{module} is not installed; it comes with `pip install mla-cost[{extra}]`") from None
+
+
+# ---- columns
+
+
+def _table(grid: Grid) -> Iterator[Column]:
+    """The columns: what varies as given, names, bytes, verdict."""
+    for axis in grid.axes:
+        if axis.name not in NAMES:
+            yield _axis_column(grid, axis)
+    forms = next(axis.values for axis in grid.choices if axis.name == "form")
+    yield Column("form", "int16", tuple(forms))
+    yield Column("scheme", "int16", tuple(SCHEMES))
+    yield Column("kernel", "int16", tuple(KERNELS))
+    yield Column("device", "int16", tuple(device.name if device else "none" for device in grid.devices))
+    yield from (Column(name, "int64") for name in BYTES)
+    yield Column("status", "int8", STATUSES)
+    yield Column("reason", "int8", REASONS)
+
+
+def _axis_column(grid: Grid, axis: Axis) -> Column:
+    if axis.name == "model":
+        names = tuple(model.name for model in grid.models)
+        return Column("model", "int16", names if len(set(names)) == len(names) else tuple(map(str, axis.values)))
+    if _is_number(axis):
+        return Column(axis.name, "int64")
+    return Column(axis.name, "int16", tuple(map(_text, axis.values)))
+
+
+def _is_number(axis: Axis) -> bool:
+    return isinstance(axis.values, range) or all(value is None or type(value) is int for value in axis.values)
+
+
+def _text(value: Any) -> str:
+    return {None: "null", True: "true", False: "false"}.get(value, str(value))
+
+
+def _stored(axis: Axis) -> NDArray[Any]:
+    """The values of an axis as its column holds them."""
+    if isinstance(axis.values, range):
+        return np.arange(axis.values.start, axis.values.stop, axis.values.step, dtype=np.int64)
+    if _is_number(axis):
+        return np.array([0 if value is None else value for value in axis.values], np.int64)
+    return np.arange(len(axis.values), dtype=np.int16)
+
+
+# ---- the question
+
+
+def sweep(
+    model: Any = defaults.MODEL,
+    device: Any = defaults.DEVICES,
+    *,
+    over: Mapping[str, Any],
+    scope: str = "attention",
+    **settings: Any,
+) -> Sweep:
+    """Every form at every setting of a grid, priced when asked for: `len`, `.to_numpy()`, `.best()`, `.pareto()`.
+
+    over: fields of a plan and their values: a list, a range, or text such as "4096..131072*2", "1..64+1", "bf16,fp32";
+    for names globs too ("deepseek-*", "all"). model, device and settings: what stays the same, as `mla_cost.plan`
+    takes it. Raises `mla_cost.InputError` for bad input; a combination that cannot be is a row with its reason.
+
+    >>> import mla_cost
+    >>> study = mla_cost.sweep(device="910b-64gb", over={"seq_len": "4096..131072*2", "sp": [4, 8], "form": "all"})
+    >>> len(study)
+    36
+    >>> study.best(by="wire_bytes", where={"seq_len": 16384, "status": "fits"})["form"]
+    'laga'
+    """
+    if scope != "attention":
+        raise InputError(f"scope {shown(scope)} is not priced yet", field="scope", allowed="attention")
+    if not isinstance(over, Mapping):
+        raise InputError("must be a mapping of fields to values", field="over", value=over)
+    varying = dict(over)
+    given: dict[str, Any] = {"form": tuple(FORMS), **settings}
+    for name, value in (("model", model), ("device", device), ("form", given["form"])):
+        _place(name, value, varying, given)
+    return of(validated(PlanSettings, given), varying)
+
+
+def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]) -> None:
+    """A fixed name goes to the settings, a glob over the axes; what is also swept over gives way."""
+    if name in varying:
+        given.pop(name, None)
+        return
+    names = [] if value is None else [os.fspath(value)] if isinstance(value, str | os.PathLike) else list(value)
+    if name == "model" and len(names) == 1 and is_glob(names[0]):
+        varying[name] = names
+    elif name == "model":
+        given[name] = names[0] if len(names) == 1 else value
+    else:
+        given[name] = tuple(expand(name, map(os.fspath, names)))
+
+
+def of(settings: PlanSettings, over: Mapping[str, Any]) -> Sweep:
+    """The sweep of a plan's settings over axes."""
+    return Sweep(settings, axes_of(settings, over))

@@ -1,0 +1,53 @@
+"""What a fused kernel holds inside its backward, at many points: the kernel's own function on whole arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from mla_cost.engine import FusedCall
+from mla_cost.figures import fused_shape
+from mla_cost.dims import Facts
+from mla_cost.program import FusedShape, Kernel
+
+
+def fused_workspace(kernel: Kernel, facts: Facts, call: FusedCall, values: dict[str, Any]) -> Any:
+    """Bytes at every point, exact below 2^53 as every other size: the function only adds, multiplies and rounds up."""
+    shape = fused_shape(facts, call, values)
+    arrays = [field for field in shape if isinstance(field, np.ndarray)]
+    if not arrays:
+        return float(kernel.workspace(FusedShape(*map(int, shape))))
+    if not isinstance(shape.qk, np.ndarray) and not isinstance(shape.v, np.ndarray):
+        return _elementwise(kernel.workspace)(shape)
+    return _by_widths(kernel, shape, arrays[0].shape)
+
+
+def _by_widths(kernel: Kernel, shape: FusedShape, size: tuple[int, ...]) -> Any:
+    """Kernels ask which width they have, so points are taken width by width."""
+    full = FusedShape(*(np.broadcast_to(field, size) for field in shape))
+    found = np.empty(size)
+    pairs, which = np.unique(np.stack([full.qk, full.v]), axis=1, return_inverse=True)  # type: ignore[call-overload]
+    for at, (qk, v) in enumerate(pairs.T.tolist()):
+        mine = np.flatnonzero(which.ravel() == at)
+        own = full._replace(**{name: value[mine] for name, value in full._asdict().items()})
+        found[mine] = _elementwise(kernel.workspace)(own._replace(qk=int(qk), v=int(v)))
+    return found
+
+
+@cache
+def _elementwise(written: Callable[[FusedShape], int]) -> Callable[[Any], Any]:
+    """A kernel's function with `max` and `min` that compare array with array."""
+    assert isinstance(written, FunctionType)
+    return FunctionType(written.__code__, {**written.__globals__, "max": _largest, "min": _smallest})
+
+
+def _largest(first: Any, second: Any) -> Any:
+    return np.maximum(first, second) if isinstance(first, np.ndarray) or isinstance(second, np.ndarray) else max(first, second)
+
+
+def _smallest(first: Any, second: Any) -> Any:
+    return np.minimum(first, second) if isinstance(first, np.ndarray) or isinstance(second, np.ndarray) else min(first, second)
