@@ -70,18 +70,19 @@ def _block(spec: Spec, recording: Recording) -> Iterator[Row]:
 def check_refusals() -> Iterator[Row]:
     """What the executor refuses the model refuses, and nothing else: forms, schemes, kernels, degrees."""
     for asked in refusable():
-        ours, theirs = _refused_by_model(asked), made([asked]) == []
-        told = f"model {'refuses' if ours else 'has a program'}, executor {'refuses' if theirs else 'has one'}"
+        ours, theirs = _answer_of_model(asked), "a program" if made([asked]) else "refused"
         cell = " ".join(str(part) for part in (asked["form"], asked["scheme"], asked["kernel"], f"sp={asked['sp']}"))
-        yield row("refusals", cell, told if ours != theirs else "", "refused" if ours else "a program")
+        yield row("refusals", cell, f"model {ours}, executor {theirs}" if ours != theirs else "", ours)
 
 
-def _refused_by_model(asked: Mapping[str, Any]) -> bool:
+def _answer_of_model(asked: Mapping[str, Any]) -> str:
     try:
         evaluation(asked_point(**asked))
     except Illegal:
-        return True
-    return False
+        return "refused"
+    except MODEL_FAULTS as problem:
+        return f"fails: {problem}"
+    return "a program"
 
 
 # ---- memory
