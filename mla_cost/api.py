@@ -150,7 +150,8 @@ def formula(
     quantity: saved, peak, payload, wire or flops. The variant is sp > 1 with more than one head per rank and kernel
     eager by default; one: dims of size one, of `sp`, `heads`, `batch`, `positions`; without: absent parts, of
     `query-latent` and `rope`; settings: kernel, scheme, dtype, v_layout, value_padding, ... as `plan` takes them.
-    Raises `mla_cost.InputError` for an unknown name, and for a setting that only numbers have.
+    Raises `mla_cost.InputError` for an unknown name, and for a setting that only numbers have. A peak is the maximum
+    over the moments that can win; put numbers in with `xreplace`, since `subs` compares them after every symbol.
 
     >>> import mla_cost
     >>> formula = mla_cost.formula("laga", "payload")

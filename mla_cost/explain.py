@@ -70,7 +70,8 @@ class Explanation(NamedTuple):
         import sympy
 
         own = sympy.Add(*[term.expression() for term in self.terms])
-        return sympy.Max(own, *[other.expression() for other in self.others]) if self.others else own
+        # not evaluated: no moment is at most another one everywhere, and sympy takes seconds to find no order
+        return sympy.Max(own, *[it.expression() for it in self.others], evaluate=False) if self.others else own
 
     def value(self) -> int | None:
         """The exact value where the symbols have values."""
