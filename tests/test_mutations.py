@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -67,12 +68,12 @@ def rekerneled(old: str, new: str, *kernels: str) -> Callable[[Patch], None]:
     return apply
 
 
-def rescheduled(name: str, **changes: object) -> Callable[[Patch], None]:
+def rescheduled(name: str, **changes: Any) -> Callable[[Patch], None]:
     """A scheme moves something else."""
 
     def apply(patch: Patch) -> None:
         scheme: Scheme = SCHEMES[name]
-        moves = {tag: move for tag, move in {**scheme.moves, **changes}.items() if move}
+        moves: Any = {tag: move for tag, move in {**scheme.moves, **changes}.items() if move}
         patch.setitem(SCHEMES, name, scheme._replace(moves=moves))
 
     return apply
