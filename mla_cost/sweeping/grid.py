@@ -24,7 +24,7 @@ from mla_cost.sweeping.axes import COUNTS, Axis, refuse_tensor_parallel
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-BOX: Final = 8192  # numeric points: what a box works on should stay in a core's own cache
+BOX: Final = 12288  # numeric points: what a box works on should stay in a core's own cache
 LEAST: Final = 1024
 # the field of dims that sets each symbol, as `resolve.symbol_values` has it
 WIDTHS: Final = {
@@ -160,6 +160,13 @@ class Grid:
             values = self.numbers[at].values if own else [getattr(model.dims, field) for model in self.models]
             found[symbol] = (at, _floats(values))
         return found
+
+    @cached_property
+    def constant(self) -> frozenset[str]:
+        """The symbols that are the same at every point of the grid, those that follow from S, P and n included."""
+        same = {symbol for symbol, (_, values) in self.symbols.items() if len(values) == 1}
+        follow = {"s": "SP", "u": "SP", "l": "nP", "r_half": "r", "other_ranks": "P"}
+        return frozenset(same | {symbol for symbol, of in follow.items() if same.issuperset(of)})
 
     def values(self, box: Box) -> dict[str, Any]:
         """Every symbol of `symbols` over a box, in double precision."""

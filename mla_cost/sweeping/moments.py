@@ -7,7 +7,9 @@ where the true sum is not: rounding is monotonic, and 2^53 is a double. One comp
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +43,14 @@ class Rows(NamedTuple):
     allocated: tuple[Floats, ...]
 
 
+class Folded(NamedTuple):
+    """Rows over the monomials of what varies; the last `spans` say which rows are figures, seen, allocated."""
+
+    monomials: tuple[Monomial, ...]
+    matrix: Floats
+    spans: tuple[slice, ...]
+
+
 class _Walk(NamedTuple):
     forward: list[Polynomial]
     backward: list[Polynomial]
@@ -58,7 +68,7 @@ def rows(key: Key, kinds: tuple[Kinds, ...], stacked: bool) -> Rows:
     run = timeline(key)
     figures = [
         evaluate.saved(run),
-        *(fold(run, phase) for fold in (evaluate.payload, evaluate.wire) for phase in ("forward", "backward")),
+        *(total_of(run, phase) for total_of in (evaluate.payload, evaluate.wire) for phase in ("forward", "backward")),
         evaluate.parameters(run),
     ]
     layers = Polynomial.symbol(MORE) + Polynomial.constant(2) if stacked else Polynomial.constant(1)
@@ -131,6 +141,41 @@ def _counts(event: Event, kinds: Kinds | None) -> bool:
     if kinds is not None:
         return not event.merged
     return event.allocation is not None and event.allocation.kind != "parameter_gradient"
+
+
+def fold(program: Rows, fixed: Mapping[str, float]) -> Folded:
+    """The rows with these values multiplied in, without moments that then can never be the largest."""
+    monomials, product_of = _substitution(program.monomials, fixed)
+    parts = [program.figures @ product_of]
+    parts += [undominated(moments @ product_of) for moments in (program.seen, *program.allocated)]
+    ends = np.cumsum([0, *(len(part) for part in parts)]).tolist()
+    spans = tuple(slice(start, end) for start, end in pairwise(ends))
+    return Folded(monomials, np.concatenate(parts), spans)
+
+
+def fold_further(rows: Folded, fixed: Mapping[str, float]) -> Folded:
+    """As `fold`, keeping every row."""
+    monomials, product_of = _substitution(rows.monomials, fixed)
+    return rows._replace(monomials=monomials, matrix=rows.matrix @ product_of)
+
+
+def _substitution(monomials: tuple[Monomial, ...], fixed: Mapping[str, float]) -> tuple[tuple[Monomial, ...], Floats]:
+    """The monomials that are left, and the matrix that takes coefficients of the old ones to theirs."""
+    place: dict[Monomial, int] = {}
+    entries = []
+    for monomial in monomials:
+        factor, left = 1.0, []
+        for symbol in monomial:
+            value = fixed.get(symbol)
+            if value is None:
+                left.append(symbol)
+            else:
+                factor *= value
+        entries.append((place.setdefault(tuple(left), len(place)), factor))
+    found = np.zeros((len(monomials), len(place)))
+    for at, (where, factor) in enumerate(entries):
+        found[at, where] = factor
+    return tuple(place), found
 
 
 def _matrices(

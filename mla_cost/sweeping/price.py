@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from threading import local
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,7 +21,7 @@ from mla_cost.resolve import Illegal, resolve, scheme_of
 from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
 from mla_cost.sweeping.grid import WIDTHS, Box, Choice, Floats, Grid, Ints
-from mla_cost.sweeping.moments import FIGURES, MORE, OTHERS, Kinds, Rows, rows, undominated
+from mla_cost.sweeping.moments import FIGURES, MORE, OTHERS, Folded, Kinds, fold, fold_further, rows
 from mla_cost.sweeping.workspace import fused_workspace
 from mla_cost.workspace import kinds_of
 
@@ -45,6 +47,25 @@ class Figures(NamedTuple):
     trained: dict[str, NDArray[np.bool_] | None]  # by architecture; None: everywhere
 
 
+class _Scratch(local):
+    """Arrays that a thread uses again for every box: asking the system for memory costs more than the arithmetic."""
+
+    def __init__(self) -> None:
+        self._flat: dict[str, Any] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """An array with any content, valid until the same name is asked for in this thread."""
+        size = math.prod(shape)
+        flat = self._flat.get(name)
+        if flat is None or flat.size < size:
+            flat = self._flat[name] = np.empty(size, dtype)
+        found: NDArray[Any] = flat[:size].reshape(shape)
+        return found
+
+
+_SCRATCH: Final = _Scratch()
+
+
 class Pricer:
     """Prices the boxes of a grid. Holds what boxes share; safe to use from several threads."""
 
@@ -54,23 +75,25 @@ class Pricer:
         self.kinds_of_device = [kinds_of(family) for family in families]
         self.kinds = tuple(dict.fromkeys(self.kinds_of_device))
         self._keys: dict[Any, Key | int] = {}
+        self._folded: dict[tuple[Key, bool], Folded] = {}
         self._usable: dict[Any, Ints] = {}
 
     # ---- figures
 
     def figures(self, choice: Choice, box: Box) -> Figures:
-        """Every figure that does not depend on a device's memory."""
+        """Every figure that does not depend on a device's memory, valid until this thread asks for the next."""
         count = box.count
+        peak, *columns = _SCRATCH.array("figures", (1 + len(FIGURES) + len(self.kinds), count), np.int64)
         found = Figures(
-            {name: np.full(count, MISSING, np.int64) for name in FIGURES},
-            np.full(count, MISSING, np.int64),
-            {kinds: np.full(count, MISSING, np.int64) for kinds in self.kinds},
+            dict(zip(FIGURES, columns, strict=False)),
+            peak,
+            dict(zip(self.kinds, columns[len(FIGURES) :], strict=True)),
             np.zeros(count, np.int8),
             {},
         )
         scheme = _scheme(choice)
         if scheme is None:
-            found.reason[:] = NO_PROGRAM
+            _refuse(found, slice(None), NO_PROGRAM)
             return found
         values = _local(self.grid.values(box), scheme)
         kernel: Kernel = KERNELS[choice.settings.kernel]
@@ -88,20 +111,19 @@ class Pricer:
         size = len(found.reason) if where is None else len(where)
         key = self._key(choice, values)
         if isinstance(key, int):
-            found.reason[into] = key
+            _refuse(found, into, key)
             return
         stacked = bool(_first(values["layers"]) > 1)
         try:
-            program = rows(key, self.kinds, stacked)
             calls = timeline(key).fused_calls
         except ProgramError:
-            found.reason[into] = NO_PROGRAM
+            _refuse(found, into, NO_PROGRAM)
             return
         if stacked:
             values[MORE] = values["layers"] - 2
         for call in calls:
             values["fused_workspace"] = fused_workspace(kernel, key.facts, call, values)
-        self._evaluate(program, values, size, into, found)
+        self._evaluate(self._rows(key, stacked, values), values, size, into, found)
         _trained(self.grid.devices, kernel, key, values, size, into, found)
 
     def _key(self, choice: Choice, values: Mapping[str, Any]) -> Key | int:
@@ -129,25 +151,28 @@ class Pricer:
             return NO_PROGRAM
         return point.key
 
-    def _evaluate(self, program: Rows, values: Mapping[str, Any], size: int, into: Any, found: Figures) -> None:
+    def _rows(self, key: Key, stacked: bool, values: Mapping[str, Any]) -> Folded:
+        """The rows of a program over what varies in this grid, then over what varies in this box."""
+        found = self._folded.get((key, stacked))
+        if found is None:
+            always = {name: float(_first(values[name])) for name in self.grid.constant if name in values}
+            found = self._folded[key, stacked] = fold(rows(key, self.kinds, stacked), always)
+        here = {name: float(value) for name, value in values.items() if not isinstance(value, np.ndarray)}
+        return fold_further(found, here)
+
+    def _evaluate(self, program: Folded, values: Mapping[str, Any], size: int, into: Any, found: Figures) -> None:
         """One matrix product for the figures and every moment; a peak is the largest of its moments."""
-        folded, varying = _folded(program, values)
-        ends = np.cumsum([len(part) for part in folded])
-        result = _product(np.concatenate(folded), _monomials(varying, values, size))
-        figures, seen, *allocated = np.split(result, ends[:-1])
-        peak = seen.max(axis=0)
-        tops = [moments.max(axis=0) for moments in allocated]
-        reach = np.maximum.reduce([peak, *tops, *figures])
-        columns = [*zip(found.columns.values(), figures, strict=True), (found.peak, peak)]
-        columns += [(found.allocated[kinds], top) for kinds, top in zip(self.kinds, tops, strict=True)]
-        beyond = np.flatnonzero(reach >= FENCE) if reach.max() >= FENCE else None
+        result = _product(program.matrix, _monomials(program.monomials, values, size))
+        beyond = np.flatnonzero(result.max(axis=0) >= FENCE) if result.max() >= FENCE else None
+        figures, seen, *allocated = (result[span] for span in program.spans)
+        columns = [*zip(found.columns.values(), figures, strict=True), (found.peak, _top(seen))]
+        columns += [(found.allocated[kinds], _top(moments)) for kinds, moments in zip(self.kinds, allocated, strict=True)]
         for column, exact in columns:
             if beyond is not None:
                 exact[beyond] = MISSING
             column[into] = exact
         if beyond is not None:
-            rows_beyond = beyond if isinstance(into, slice) else into[beyond]
-            found.reason[rows_beyond] = TOO_LARGE
+            found.reason[beyond if isinstance(into, slice) else into[beyond]] = TOO_LARGE
 
     # ---- verdicts
 
@@ -162,6 +187,12 @@ class Pricer:
             )
         found = self._usable[key]
         return found[0] if axis < 0 else self.grid.spread(f"usable {key}", found, axis, box)
+
+
+def _refuse(found: Figures, into: Any, reason: int) -> None:
+    found.reason[into] = reason
+    for column in (*found.columns.values(), found.peak, *found.allocated.values()):
+        column[into] = MISSING
 
 
 def _usable(device: DeviceConfig, settings: PlanSettings) -> int:
@@ -246,38 +277,22 @@ def _groups(code: Ints) -> Iterator[Ints | None]:
     if (code == code[0]).all():
         yield None
         return
-    for each in np.unique(code):
+    for each in np.flatnonzero(np.bincount(code)) if code.max() < len(code) else np.unique(code):
         yield np.flatnonzero(code == each)
 
 
 # ---- evaluation
 
 
-def _folded(program: Rows, values: Mapping[str, Any]) -> tuple[list[Floats], list[tuple[str, ...]]]:
-    """The rows with what is the same all over a box multiplied in, and the monomials that are left."""
-    place: dict[tuple[str, ...], int] = {}
-    factors = np.empty(len(program.monomials))
-    target = np.empty(len(program.monomials), np.intp)
-    for at, monomial in enumerate(program.monomials):
-        factor, left = 1.0, []
-        for symbol in monomial:
-            value = values[symbol]
-            if isinstance(value, np.ndarray):
-                left.append(symbol)
-            else:
-                factor *= float(value)
-        factors[at] = factor
-        target[at] = place.setdefault(tuple(left), len(place))
-    fold = np.zeros((len(program.monomials), len(place)))
-    fold[np.arange(len(factors)), target] = factors
-    parts = [program.figures @ fold]
-    parts += [undominated(moments @ fold) for moments in (program.seen, *program.allocated)]
-    return parts, list(place)
+def _top(moments: Floats) -> Floats:
+    """The largest moment at every point."""
+    found: Floats = moments[0] if len(moments) == 1 else np.maximum.reduce(moments)
+    return found
 
 
-def _monomials(varying: list[tuple[str, ...]], values: Mapping[str, Any], size: int) -> Floats:
+def _monomials(varying: tuple[tuple[str, ...], ...], values: Mapping[str, Any], size: int) -> Floats:
     """Each monomial at every point, made from the longest one before it."""
-    found = np.empty((len(varying), size))
+    found: Floats = _SCRATCH.array("monomials", (len(varying), size), np.float64)
     known: dict[tuple[str, ...], Any] = {}
     for at, monomial in enumerate(varying):
         _multiplied(monomial, values, known, found[at])
@@ -305,7 +320,7 @@ def _prefix(monomial: tuple[str, ...], values: Mapping[str, Any], known: dict[tu
 def _product(coefficients: Floats, monomials: Floats) -> Floats:
     """The matrix product, in tiles that a BLAS leaves on one core: the threads here are our own."""
     count = monomials.shape[1]
-    found = np.empty((len(coefficients), count))
+    found: Floats = _SCRATCH.array("product", (len(coefficients), count), np.float64)
     tile = max(64, _ONE_CORE // coefficients.size)
     for start in range(0, count, tile):
         end = start + tile
