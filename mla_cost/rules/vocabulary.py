@@ -7,7 +7,27 @@ from mla_cost.rules.exchange import TENSOR, all_reduce
 
 
 def embedding(machine: Machine, label: str, weight: Tensor) -> Tensor:
-    """One row of the weight [V h] for every position of a table of ids: [s b h]. Backward is a dense gradient."""
+    """One row of the weight [V h] for every position of a table of ids: [s b h]. Backward is a dense gradient.
+
+    Where the vocabulary is divided, rows of other ranks are zeroed in place, whose backward masks the gradient into a
+    copy before the dense one is made.
+    """
+    result = _looked_up(machine, label, weight)
+    if not machine.facts.rows_divided:
+        return result
+    masked = machine.view(result, result.axes)
+    name = result.label
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        gradient = gradients[0]
+        assert gradient is not None
+        return [machine.copy(gradient, f"gradient of {name}, masked")]
+
+    machine.attach([masked], [result], backward)
+    return masked
+
+
+def _looked_up(machine: Machine, label: str, weight: Tensor) -> Tensor:
     result = machine.new(label, ("s", "b", weight.dims[-1]), weight.dtype)
     name, dims, dtype = weight.label, weight.dims, weight.dtype
 
