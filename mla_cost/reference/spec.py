@@ -127,6 +127,14 @@ class Spec:
             raise ValueError("torch's scaled_dot_product_attention does not run kernel npu-fusion")
         if maths == "absorbed" and self.kernel == "flash":
             raise ValueError("kernel flash does not accept the shared key of form absorbed; mem-efficient does")
+        if maths != "absorbed" and self._pads_value and self.dims.value > self.dims.nope + self.dims.rope:
+            raise ValueError(f"value_padding qk widens the value, and {self.dims.value} is wider than query and key")
+
+    @property
+    def _pads_value(self) -> bool:
+        """Whether the kernel pads the value to the width of query and key."""
+        usual = "qk" if self.kernel == "npu-fusion" else "none"
+        return self.kernel in ("flash", "npu-fusion") and (self.value_padding or usual) == "qk"
 
     @property
     def pair(self) -> tuple[str, str]:

@@ -23,8 +23,9 @@ SHAPES: dict[str, Dims] = {
     "wide values": replace(TINY, value=12),
     "one head": replace(TINY, heads=1),
 }
+WIDER = replace(TINY, value=16)  # wider than query and key, so nothing can be padded to them
 MODELS = {name: dims for name, dims in DIMS.items() if dims is not TINY}
-_NAMES = {dims: name for name, dims in {**DIMS, **SHAPES}.items()}
+_NAMES = {dims: name for name, dims in {**DIMS, **SHAPES, "wider values": WIDER}.items()}
 _USUAL = Spec()
 
 
@@ -233,6 +234,7 @@ def refusable() -> Iterator[dict[str, Any]]:
         for scheme in [None] if isinstance(declared, Pair) else SCHEMES:
             for kernel in KERNELS:
                 yield from (
-                    {"form": form, "scheme": scheme, "kernel": kernel, "dims": TINY, "seq_len": 16, "sp": sp}
+                    {"form": form, "scheme": scheme, "kernel": kernel, "dims": dims, "seq_len": 16, "sp": sp}
+                    for dims in (TINY, WIDER)
                     for sp in (1, 2, 3, 16)
                 )

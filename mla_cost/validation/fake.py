@@ -71,7 +71,16 @@ def check_refusals() -> Iterator[Row]:
     """What the executor refuses the model refuses, and nothing else: forms, schemes, kernels, degrees."""
     for asked in refusable():
         ours, theirs = _answer_of_model(asked), "a program" if made([asked]) else "refused"
-        cell = " ".join(str(part) for part in (asked["form"], asked["scheme"], asked["kernel"], f"sp={asked['sp']}"))
+        cell = " ".join(
+            str(part)
+            for part in (
+                asked["form"],
+                asked["scheme"],
+                asked["kernel"],
+                f"v={asked['dims'].value}",
+                f"sp={asked['sp']}",
+            )
+        )
         yield row("refusals", cell, f"model {ours}, executor {theirs}" if ours != theirs else "", ours)
 
 

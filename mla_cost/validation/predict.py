@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from mla_cost.config import AttentionDims, ModelConfig
+from mla_cost.errors import InputError
 from mla_cost.evaluate import Evaluation
 from mla_cost.figures import Figures, evaluation, figures
 from mla_cost.reference.spec import Dims, Spec
@@ -40,6 +41,8 @@ def point(spec: Spec) -> Point:
         Illegal, InputError: as `mla_cost.resolve.resolve`.
 
     """
+    if spec.layer != "attention":
+        raise InputError("validate compares attention blocks", field="layer", value=spec.layer, allowed="attention")
     return asked_point(spec.form, spec.dims, **{name: getattr(spec, name) for name in _SETTINGS})
 
 
