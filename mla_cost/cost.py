@@ -10,7 +10,7 @@ from mla_cost.dims import Facts
 from mla_cost.engine import Machine, Tensor, Timeline
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
-from mla_cost.layers import LAYERS, TENSOR_PARALLEL
+from mla_cost.layers import EXPERT_PARALLEL, LAYERS, TENSOR_PARALLEL
 from mla_cost.polynomial import Polynomial, total
 from mla_cost.program import Block, Drop, Exchange, Form, If, Op, Pair, Parameter, Piece, Result, Return, parse
 from mla_cost.rules import RULES, Call, readable
@@ -76,6 +76,8 @@ class _Run:
         self.moves: dict[str, str] = dict(SCHEMES[key.scheme].moves) if key.facts.exchanged else {}
         if key.facts.rows_divided:
             self.moves.update(TENSOR_PARALLEL)
+        if key.facts.experts_divided:
+            self.moves.update(EXPERT_PARALLEL)
         self.settings = key.settings()
         self.machine = Machine(key.facts, key.dtype)
         self.parameters: dict[str, Tensor] = {}

@@ -29,6 +29,14 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "v": ("width of a head's value", "dims.v_head_dim"),
     "f": ("width of a dense MLP on one rank", "intermediate_size / tp"),
     "V": ("vocabulary rows on one rank", "vocab_size / tp, padded"),
+    "E": ("ranks that share the experts", "ep"),
+    "e": ("experts", "num_routed_experts"),
+    "c": ("experts of one rank, e/E", "num_routed_experts / ep"),
+    "K": ("experts per token", "num_experts_per_token"),
+    "R": ("rows that the experts of one rank receive", "routed, with its imbalance"),
+    "w": ("rows that go to each expert rank", "rows * num_experts_per_token / ep, rounded up"),
+    "g": ("width of an expert", "moe_intermediate_size"),
+    "m": ("width of the shared experts on one tp rank, 0 without any", "num_shared_experts * width / tp"),
     "r_half": ("half of r, which RoPE turns as one", "dims.qk_rope_head_dim / 2"),
 }
 CONSTANTS: dict[str, int] = {"8": 8}  # widths that a kernel fixes, such as the last dim of Ascend's softmax statistics
@@ -82,6 +90,11 @@ class Facts:
     def rows(self) -> str:
         """The dim of positions outside the regions of tensor parallelism: u, which is s where nothing divides it."""
         return "u" if self.rows_divided else "s"
+
+    @property
+    def experts_divided(self) -> bool:
+        """Whether more than one rank shares the experts."""
+        return "E" not in self.ones
 
     def words(self) -> str:
         """The key in words, as formulas print it: 'sp > 1, more than one head per rank'."""
@@ -186,14 +199,15 @@ def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int
     return base
 
 
-_COUNTED = ("P", "s", "t", "u", "b", "h", "d_q", "d_c", "k", "r", "v", "r_half", "f", "V")
+_COUNTED = ("P", "s", "t", "u", "b", "h", "d_q", "d_c", "k", "r", "v", "r_half", "f", "V", "e", "c", "K", "R", "g", "m")
 
 
 def facts_of(base: Mapping[str, int], heads_divided: bool) -> Facts:
     """The facts that hold for these base values."""
     ones = frozenset(name for name in (*_COUNTED, "l" if heads_divided else "n") if base.get(name) == 1)
-    zeros = frozenset(name for name in ("d_q", "r") if base[name] == 0)
-    return facts(ones, zeros, heads_divided, base.get("t", 1) > 1)
+    zeros = frozenset(name for name in ("d_q", "r", "m") if base.get(name, 0) == 0)
+    alone = {"E"} if base.get("E", 1) == 1 else set()
+    return facts(ones | alone, zeros, heads_divided, base.get("t", 1) > 1)
 
 
 def declared(names: Iterable[str]) -> tuple[str, ...]:

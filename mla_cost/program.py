@@ -153,7 +153,7 @@ class Pair(NamedTuple):
     known_as: str = ""
 
 
-Move = Literal["heads_out", "heads_in", "gather", "own_heads", "tp_gather", "tp_scatter"]
+Move = Literal["heads_out", "heads_in", "gather", "own_heads", "tp_gather", "tp_scatter", "to_experts", "from_experts", "reorder"]
 
 
 class Scheme(NamedTuple):

@@ -31,9 +31,19 @@ def program(spec: Spec) -> tuple[Timeline, dict[str, int]]:
     """The model's timeline of a spec, and the values of its symbols."""
     dims, (form, scheme) = spec.dims, spec.pair
     values = {
-        **{"S": spec.seq_len, "P": spec.sp, "t": spec.tp, "b": spec.micro_batch, "n": dims.heads // spec.tp},
-        **{"h": dims.hidden, "d_q": dims.q_lora_rank or 0, "d_c": dims.kv_lora_rank, "k": dims.nope, "r": dims.rope},
-        **{"v": dims.value, "f": spec.ffn // spec.tp, "V": spec.vocab // spec.tp},
+        "S": spec.seq_len,
+        "P": spec.sp,
+        "t": spec.tp,
+        "b": spec.micro_batch,
+        "n": dims.heads // spec.tp,
+        "h": dims.hidden,
+        "d_q": dims.q_lora_rank or 0,
+        "d_c": dims.kv_lora_rank,
+        "k": dims.nope,
+        "r": dims.rope,
+        "v": dims.value,
+        "f": spec.ffn // spec.tp,
+        "V": spec.vocab // spec.tp,
     }
     divided = SCHEMES[scheme].divides_heads
     base = base_values(values, divided)

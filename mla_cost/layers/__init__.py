@@ -11,3 +11,5 @@ LAYERS: dict[str, Layer] = {
 }
 # what tensor parallelism moves at the points of these texts (`megatron_sp`): into a region and out of it
 TENSOR_PARALLEL = {"region": "tp_gather", "region_end": "tp_scatter"}
+# what expert parallelism moves: rows to the ranks of their experts and back, each time put into another order
+EXPERT_PARALLEL = {"dispatch": "to_experts", "combine": "from_experts", "by_expert": "reorder", "by_source": "reorder"}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mla_cost.engine import Machine, Tensor
 from mla_cost.program import Result
-from mla_cost.rules import elementwise, exchange, split
+from mla_cost.rules import elementwise, exchange, experts, split
 from mla_cost.rules.activation import silu, times
 from mla_cost.rules.attention import Kept, fused_attention
 from mla_cost.rules.einsum import einsum
@@ -176,6 +176,36 @@ def _cross_entropy(call: Call, given: Tensors) -> Tensors:
     return [cross_entropy(call.machine, call.label, given[0])]
 
 
+def _router(call: Call, given: Tensors) -> Tensors:
+    return list(experts.router(call.machine, call.label, given[0]))
+
+
+def _permute_rows(call: Call, given: Tensors) -> Tensors:
+    """The second operand is the choice: a table."""
+    return [experts.permute(call.machine, call.label, given[0])]
+
+
+def _unpermute_rows(call: Call, given: Tensors) -> Tensors:
+    """The third operand is the choice: a table."""
+    return [experts.unpermute(call.machine, call.label, given[0], given[1])]
+
+
+def _to_experts(call: Call, given: Tensors) -> Tensors:
+    return [experts.to_experts(call.machine, call.label, given[0])]
+
+
+def _from_experts(call: Call, given: Tensors) -> Tensors:
+    return [experts.from_experts(call.machine, call.label, given[0])]
+
+
+def _reorder(call: Call, given: Tensors) -> Tensors:
+    return [experts.reorder(call.machine, call.label, given[0])]
+
+
+def _grouped_linear(call: Call, given: Tensors) -> Tensors:
+    return [experts.grouped_linear(call.machine, call.label, given[0], given[1])]
+
+
 def _own_heads(call: Call, given: Tensors) -> Tensors:
     """This rank's rows of a weight."""
     return [split.narrow(call.machine, given[0].label, given[0], given[0].position("n"), "l")]
@@ -208,6 +238,13 @@ RULES: dict[str, Rule] = {
     "heads_in": _heads_in,
     "gather": _gather,
     "own_heads": _own_heads,
+    "router": _router,
+    "permute_rows": _permute_rows,
+    "unpermute_rows": _unpermute_rows,
+    "to_experts": _to_experts,
+    "from_experts": _from_experts,
+    "reorder": _reorder,
+    "grouped_linear": _grouped_linear,
     "tp_gather": _tp_gather,
     "tp_scatter": _tp_scatter,
     "add": _add,

@@ -38,6 +38,7 @@ class Mesh(NamedTuple):
 
 SEQUENCE = Mesh("sp", "P", "s", "S")
 TENSOR = Mesh("tp", "t", "u", "s")
+EXPERTS = Mesh("ep", "E", "", "")
 
 
 def gather(machine: Machine, label: str, tensor: Tensor, mesh: Mesh = SEQUENCE) -> Tensor:
@@ -106,6 +107,11 @@ def _reduce_scatter(mesh: Mesh, machine: Machine, label: str, tensor: Tensor) ->
 
 def _row_major(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     return tensor if machine.is_contiguous(tensor) else machine.copy(tensor, label)
+
+
+def to_expert_ranks(machine: Machine, label: str, handed: Tensor) -> None:
+    """Record an all-to-all of rows: w of them go to each of the other expert ranks."""
+    _record(machine, "all_to_all", EXPERTS, label, handed, ("w", handed.dims[-1]))
 
 
 def _all_to_all(machine: Machine, label: str, buffer: Tensor) -> None:
