@@ -202,3 +202,16 @@ def test_the_composite_norm_matters_off_cuda_only(tmp_path: Path) -> None:
     entry["spec"] = asdict(replace(CELL, norm="composite"))
     (row,) = check_records(written(tmp_path, entry))
     assert row.status == "agrees"
+
+
+def test_progress_goes_to_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    from mla_cost.cli.validate import _progress
+
+    for terminal in (False, True):
+        monkeypatch.setattr("sys.stderr.isatty", lambda here=terminal: here)
+        with _progress() as watch:
+            for left in (0, 2, 1):
+                watch("fake tensors", left)
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert bool(told.err) is terminal
