@@ -14,6 +14,7 @@ import typer
 # command: its line in the list of commands; its function has the same name in the file of that name
 COMMANDS = {
     "plan": "Price the forms of a model on devices and say whether they fit.",
+    "sweep": "Price every form at every setting of a grid.",
     "explain": "Show the symbolic formula of a form, term by term.",
     "evidence": "Replay published figures: what matches, what differs and why.",
     "models": "List the models of the catalogue.",

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 Names = list[str] | None
+FORMATS = ("table", "json", "csv", "markdown")
 _SEQUENCE_PARALLEL = (
     "--sequence-parallel is Megatron's switch that divides activations over tensor-parallel ranks (here `megatron_sp`, "
     "on by default when tp > 1); ranks that share one sequence are --sp (also --cp, --context-parallel-size)"
@@ -52,7 +53,9 @@ def plan(
     reserve: Annotated[Names, typer.Option(metavar="ITEM=BYTES", help="Override a reserve item of the device.")] = None,
     assign: Annotated[Names, typer.Option("--set", metavar="FIELD=VALUE", help="Any field: dims.heads=64.")] = None,
     scope: Annotated[str | None, typer.Option(metavar="attention", help="What is priced.")] = None,
-    output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print the answer.")] = "table",
+    output: Annotated[
+        str, typer.Option("--format", metavar="table|json|csv|markdown", help="How to print the answer.")
+    ] = "table",
     require_fit: Annotated[bool, typer.Option("--require-fit", help="Exit with 1 when no form fits.")] = False,
     sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", hidden=True)] = False,
 ) -> None:
@@ -62,8 +65,8 @@ def plan(
 
     if sequence_parallel:
         raise InputError(_SEQUENCE_PARALLEL)
-    if output not in {"table", "json"}:
-        raise InputError("unknown format", field="--format", value=output, allowed="table, json")
+    if output not in FORMATS:
+        raise InputError("unknown format", field="--format", value=output, allowed=", ".join(FORMATS))
     flags: dict[str, Any] = {
         "model": model,
         "device": planfile.names(device),
@@ -93,6 +96,8 @@ def plan(
     refused = _refused(answer)
     if output == "json":
         sys.stdout.write(answer.to_json() + "\n")
+    elif output in {"csv", "markdown"}:
+        sys.stdout.write(_rows(answer, output))
     elif not refused:
         from mla_cost.views import table
 
@@ -100,6 +105,15 @@ def plan(
     if refused:
         raise InputError(refused)
     raise typer.Exit(1 if require_fit and not _fits(answer) else 0)
+
+
+def _rows(answer: Any, output: str) -> str:
+    """The row model of sweeps, for one plan."""
+    from mla_cost.rowmodel import plan_columns, plan_rows
+    from mla_cost.views import rows
+
+    write = rows.csv_text if output == "csv" else rows.markdown_text
+    return write(plan_columns(), plan_rows(answer))
 
 
 def _refused(answer: Any) -> str:

@@ -19,6 +19,11 @@ from mla_cost.settings import PlanSettings
 
 MOST_VALUES: Final = 10_000_000
 COUNTS: Final = ("seq_len", "sp", "micro_batch", "layers")
+# what attention scope prices; a plan's further settings belong to model scope
+FIELDS: Final = (
+    *("model", "device", "form", "scheme", "kernel", *COUNTS, "tp", "dtype", "v_layout", "value_padding"),
+    *("attention_layout", "softmax_dtype", "mask", "norm", "causal", "remat", "profile", "other_memory"),
+)
 DECLARED: Final[dict[str, Mapping[str, Any]]] = {"form": FORMS, "scheme": SCHEMES, "kernel": KERNELS}
 _RANGE: Final = re.compile(r"(\d+)\.\.(\d+)(?:([*+])(\d+))?")
 _GLOB: Final = re.compile(r"[*?\[]")
@@ -81,10 +86,11 @@ def _field(name: str) -> str:
         return name
     if dot and head == "reserve" and rest:
         return name
-    fields = [field for field in PlanSettings.model_fields if field not in {"dims", "reserve", "scope"}]
-    if not dot and name in fields:
+    if name in FIELDS:
         return name
-    known = [*fields, *(f"dims.{dim}" for dim in AttentionDims.model_fields)]
+    if name in PlanSettings.model_fields:
+        raise InputError("is not priced at attention scope", field=f"over {name}")
+    known = [*FIELDS, *(f"dims.{dim}" for dim in AttentionDims.model_fields)]
     close = [f"dims.{name}"] if name in AttentionDims.model_fields else nearest(name, known)
     raise InputError(f"a plan has no field {shown(name)} to go over", field="over", nearest=close)
 

@@ -11,10 +11,10 @@ from mla_cost.config import DeviceConfig
 from mla_cost.evaluate import FENCE
 from mla_cost.figures import Figures, evaluation, figures
 from mla_cost.resolve import Illegal, resolve
+from mla_cost.rowmodel import BYTES, Column
 from mla_cost.settings import PlanSettings
-from mla_cost.sweeping.columns import BYTES, Column
 from mla_cost.sweeping.grid import Grid
-from mla_cost.sweeping.price import ILLEGAL, MISSING, NONE, NO_PROGRAM, REQUIREMENT, STATUSES, TOO_LARGE, UNTRAINED
+from mla_cost.sweeping.price import ILLEGAL, MISSING, NO_PROGRAM, NONE, REQUIREMENT, STATUSES, TOO_LARGE, UNTRAINED
 
 _WORDS_TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
 _MOST_KEPT: Final = 100_000
@@ -113,9 +113,7 @@ class Checker:
 def _bytes(it: Figures) -> dict[str, int]:
     costs = [
         (called.phase, it.layers * it.at.sizes[payload], it.layers * it.at.sizes[wire])
-        for called, (payload, wire) in zip(
-            it.at.account.timeline.collectives, it.at.account.payloads, strict=True
-        )
+        for called, (payload, wire) in zip(it.at.account.timeline.collectives, it.at.account.payloads, strict=True)
     ]
     found = {
         "saved_bytes": it.saved_bytes,

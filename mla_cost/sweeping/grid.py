@@ -55,7 +55,7 @@ class Box(NamedTuple):
     outer: tuple[int, ...]
     first: int
     last: int
-    count: int
+    size: int
 
 
 class Grid:
@@ -140,10 +140,10 @@ class Grid:
         if axis == self.cut:
             run = values[box.first : box.last]
             return run[0] if len(run) == 1 else np.repeat(run, self.inner)
-        found = self._spreads.get((key, box.count))
+        found = self._spreads.get((key, box.size))
         if found is None:
             block = np.repeat(values, math.prod(self.shape[axis + 1 :]))
-            found = self._spreads[key, box.count] = np.tile(block, box.count // len(block))
+            found = self._spreads[key, box.size] = np.tile(block, box.size // len(block))
         return found
 
     @cached_property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,9 +178,7 @@ def _substitution(monomials: tuple[Monomial, ...], fixed: Mapping[str, float]) -
     return tuple(place), found
 
 
-def _matrices(
-    figures: list[Polynomial], seen: list[Polynomial], allocated: list[list[Polynomial]]
-) -> Rows:
+def _matrices(figures: list[Polynomial], seen: list[Polynomial], allocated: list[list[Polynomial]]) -> Rows:
     figures = [_over_others(figure) for figure in figures]
     every = [*figures, *seen, *(moment for moments in allocated for moment in moments)]
     monomials = tuple(sorted({monomial for polynomial in every for monomial in polynomial.terms}))
@@ -211,7 +209,7 @@ def _matrix(polynomials: list[Polynomial], monomials: tuple[Monomial, ...]) -> F
 
 def undominated(moments: Floats) -> Floats:
     """The rows that no other row reaches in every coefficient: only they can be the largest."""
-    below: NDArray[np.bool_] = (moments[:, None, :] <= moments[None, :, :]).all(axis=-1)
+    below: Any = (moments[:, None, :] <= moments[None, :, :]).all(axis=-1)
     earlier = np.tri(len(moments), k=-1, dtype=bool)  # of equal rows the first stays
-    dropped = (below & (~below.T | earlier)).any(axis=1)
+    dropped: NDArray[np.bool_] = np.any(below & (~below.T | earlier), axis=1)
     return np.ascontiguousarray(moments[~dropped])

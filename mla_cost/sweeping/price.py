@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from mla_cost.config import DeviceConfig
 from mla_cost.cost import Key, form_of, timeline
 from mla_cost.evaluate import FENCE
-from mla_cost.fit import TIGHT, reserve_items
+from mla_cost.fit import reserve_items
 from mla_cost.forms import FORMS
-from mla_cost.program import Form, Kernel, Pair, ProgramError, Requirement, Scheme
 from mla_cost.kernels import KERNELS
+from mla_cost.program import Form, Kernel, Pair, ProgramError, Requirement, Scheme
 from mla_cost.resolve import Illegal, resolve, scheme_of
 from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
@@ -34,6 +34,7 @@ MISSING: Final = -1  # every number of an illegal row, and what a verdict needs 
 _FIELDS: Final = {"seq_len": "S", "sp": "P", "heads": "n"}
 # a matrix product of at most so many multiplications stays on the core that asks for it
 _ONE_CORE: Final = 1 << 18
+_Known = dict[tuple[str, ...], Any]  # products made so far
 _BITS: Final = ("P", "s", "b", "l", "n", "h", "d_q", "d_c", "k", "r", "v", "r_half")
 
 
@@ -44,7 +45,7 @@ class Figures(NamedTuple):
     peak: Ints
     allocated: dict[Kinds, Ints]
     reason: NDArray[np.int8]
-    trained: dict[str, NDArray[np.bool_] | None]  # by architecture; None: everywhere
+    trained: dict[str, NDArray[np.bool_]]  # by architecture; none where every kernel trains
 
 
 class _Scratch(local):
@@ -82,7 +83,7 @@ class Pricer:
 
     def figures(self, choice: Choice, box: Box) -> Figures:
         """Every figure that does not depend on a device's memory, valid until this thread asks for the next."""
-        count = box.count
+        count = box.size
         peak, *columns = _SCRATCH.array("figures", (1 + len(FIGURES) + len(self.kinds), count), np.int64)
         found = Figures(
             dict(zip(FIGURES, columns, strict=False)),
@@ -124,7 +125,8 @@ class Pricer:
         for call in calls:
             values["fused_workspace"] = fused_workspace(kernel, key.facts, call, values)
         self._evaluate(self._rows(key, stacked, values), values, size, into, found)
-        _trained(self.grid.devices, kernel, key, values, size, into, found)
+        if kernel.fused:
+            self._trained(key, values, size, into, found)
 
     def _key(self, choice: Choice, values: Mapping[str, Any]) -> Key | int:
         """The key of these points, or why there is none: resolved as a plan would, for the first of them."""
@@ -166,13 +168,24 @@ class Pricer:
         beyond = np.flatnonzero(result.max(axis=0) >= FENCE) if result.max() >= FENCE else None
         figures, seen, *allocated = (result[span] for span in program.spans)
         columns = [*zip(found.columns.values(), figures, strict=True), (found.peak, _top(seen))]
-        columns += [(found.allocated[kinds], _top(moments)) for kinds, moments in zip(self.kinds, allocated, strict=True)]
+        columns += [
+            (found.allocated[kinds], _top(moments)) for kinds, moments in zip(self.kinds, allocated, strict=True)
+        ]
         for column, exact in columns:
             if beyond is not None:
                 exact[beyond] = MISSING
             column[into] = exact
         if beyond is not None:
             found.reason[beyond if isinstance(into, slice) else into[beyond]] = TOO_LARGE
+
+    def _trained(self, key: Key, values: Mapping[str, Any], size: int, into: Any, found: Figures) -> None:
+        """Where an implementation of a fused kernel trains these widths, by architecture."""
+        form = form_of(key.form)
+        qk = key.facts.size(key.facts.present(form.qk)).at(values)
+        v = qk if key.value_padding != "none" else key.facts.size(form.value).at(values)
+        for arch in dict.fromkeys(device.arch for device in self.grid.devices if device is not None):
+            known = found.trained.setdefault(arch, np.ones(len(found.reason), bool))
+            known[into] = _trains(KERNELS[key.kernel], arch, qk, v, size)
 
     # ---- verdicts
 
@@ -293,14 +306,16 @@ def _top(moments: Floats) -> Floats:
 def _monomials(varying: tuple[tuple[str, ...], ...], values: Mapping[str, Any], size: int) -> Floats:
     """Each monomial at every point, made from the longest one before it."""
     found: Floats = _SCRATCH.array("monomials", (len(varying), size), np.float64)
-    known: dict[tuple[str, ...], Any] = {}
+    known: _Known = {}
     for at, monomial in enumerate(varying):
         _multiplied(monomial, values, known, found[at])
         known[monomial] = found[at]
     return found
 
 
-def _multiplied(monomial: tuple[str, ...], values: Mapping[str, Any], known: dict[tuple[str, ...], Any], out: Any) -> None:
+def _multiplied(
+    monomial: tuple[str, ...], values: Mapping[str, Any], known: dict[tuple[str, ...], Any], out: Any
+) -> None:
     if not monomial:
         out[:] = 1.0
     elif len(monomial) == 1:
@@ -309,7 +324,7 @@ def _multiplied(monomial: tuple[str, ...], values: Mapping[str, Any], known: dic
         np.multiply(_prefix(monomial[:-1], values, known), values[monomial[-1]], out=out)
 
 
-def _prefix(monomial: tuple[str, ...], values: Mapping[str, Any], known: dict[tuple[str, ...], Any]) -> Any:
+def _prefix(monomial: tuple[str, ...], values: Mapping[str, Any], known: _Known) -> Any:
     if len(monomial) == 1:
         return values[monomial[0]]
     if monomial not in known:
@@ -331,33 +346,13 @@ def _product(coefficients: Floats, monomials: Floats) -> Floats:
 # ---- what trains
 
 
-def _trained(
-    devices: tuple[DeviceConfig | None, ...],
-    kernel: Kernel,
-    key: Key,
-    values: Mapping[str, Any],
-    size: int,
-    into: Any,
-    found: Figures,
-) -> None:
-    """Where an implementation of a fused kernel trains these widths, by architecture."""
-    if not kernel.fused:
-        return
-    form = form_of(key.form)
-    qk = key.facts.size(key.facts.present(form.qk)).at(values)
-    v = qk if key.value_padding != "none" else key.facts.size(form.value).at(values)
-    for arch in dict.fromkeys(device.arch for device in devices if device is not None):
-        known = found.trained.setdefault(arch, np.ones(len(found.reason), bool))
-        assert known is not None
-        known[into] = _trains(kernel, arch, qk, v, size)
-
-
 def _trains(kernel: Kernel, arch: str, qk: Any, v: Any, size: int) -> Any:
     if not isinstance(qk, np.ndarray) and not isinstance(v, np.ndarray):
         return any(limit.trains(arch, int(qk), int(v)) for limit in kernel.limits)
     both = np.broadcast_to(qk, size) * float(1 << 20) + np.broadcast_to(v, size)
     pairs, which = np.unique(both, return_inverse=True)
     able = [
-        any(limit.trains(arch, int(pair) >> 20, int(pair) & ((1 << 20) - 1)) for limit in kernel.limits) for pair in pairs
+        any(limit.trains(arch, int(pair) >> 20, int(pair) & ((1 << 20) - 1)) for limit in kernel.limits)
+        for pair in pairs
     ]
     return np.array(able)[which]

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from mla_cost import defaults
 from mla_cost.config import validated
 from mla_cost.errors import InputError, nearest, shown
+from mla_cost.fit import TIGHT
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
+from mla_cost.rowmodel import BYTES, NAMES, Column
 from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
 from mla_cost.sweeping.axes import Axis, axes_of, expand, is_glob
 from mla_cost.sweeping.check import Checker
-from mla_cost.sweeping.columns import BYTES, NAMES, Column, matching
 from mla_cost.sweeping.grid import Box, Choice, Grid
 from mla_cost.sweeping.price import (
     ILLEGAL,
@@ -36,12 +37,11 @@ from mla_cost.sweeping.price import (
     Figures,
     Pricer,
 )
-from mla_cost.fit import TIGHT
 
 if TYPE_CHECKING:
-    import pandas
-    import polars
-    import pyarrow
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
 
 Columns = dict[str, NDArray[Any]]
 Where = Mapping[str, Any] | Callable[[Columns], Any] | None
@@ -96,7 +96,7 @@ class Sweep:
         def work(number: int) -> None:
             choice, box = self._task(number)
             start = (choice.number * self.grid.num_numbers + box.start) * size
-            self._fill(choice, box, {name: column[start : start + box.count * size] for name, column in found.items()})
+            self._fill(choice, box, {name: column[start : start + box.size * size] for name, column in found.items()})
 
         self._prepare()
         with ThreadPoolExecutor(workers or _cores()) as pool:
@@ -113,7 +113,7 @@ class Sweep:
         def work(number: int) -> Chunk:
             choice, box = self._task(number)
             first = (choice.number * self.grid.num_numbers + box.start) * size
-            columns = self._empty(box.count * size)
+            columns = self._empty(box.size * size)
             self._fill(choice, box, columns)
             return Chunk(first, columns)
 
@@ -147,7 +147,8 @@ class Sweep:
 
     def _prepare(self) -> None:
         """Make what all threads share before there are several."""
-        assert self._pricer and self.names and self._choices is not None
+        for shared in (self._pricer, self.names, self._choices, self.grid.symbols, self.grid.constant):
+            del shared
 
     def _task(self, number: int) -> tuple[Choice, Box]:
         choice, box = divmod(number, self.grid.boxes_per_choice)
@@ -175,7 +176,7 @@ class Sweep:
     def _fill(self, choice: Choice, box: Box, out: Columns) -> None:
         figures = self._pricer.figures(choice, box)
         size = len(self.grid.devices)
-        views = {name: column.reshape(box.count, size) for name, column in out.items()}
+        views = {name: column.reshape(box.size, size) for name, column in out.items()}
         self._fill_settings(choice, box, views)
         wire = figures.columns["forward_wire_bytes"] + figures.columns["backward_wire_bytes"]
         alike = {**figures.columns, "peak_bytes": figures.peak, "wire_bytes": np.maximum(wire, MISSING)}
@@ -268,52 +269,51 @@ class Sweep:
 
     # ---- tables of other libraries
 
-    def to_arrow(self) -> pyarrow.Table:
+    def to_arrow(self) -> pa.Table:
         """A pyarrow table: names as dictionaries, nulls where a row has no number (extra: mla-cost[arrow])."""
-        arrow = _extra("pyarrow", "arrow")
+        arrow = extra("pyarrow", "arrow")
         found = self.to_numpy()
         return arrow.table({c.name: self._arrow_column(arrow, c, found) for c in self.table})
 
-    def arrow_chunk(self, chunk: Chunk) -> pyarrow.Table:
+    def arrow_chunk(self, chunk: Chunk) -> pa.Table:
         """A chunk as a pyarrow table."""
-        arrow = _extra("pyarrow", "arrow")
-        return arrow.table(
-            {c.name: self._arrow_column(arrow, c, chunk.columns, chunk.start) for c in self.table}
-        )
+        arrow = extra("pyarrow", "arrow")
+        return arrow.table({c.name: self._arrow_column(arrow, c, chunk.columns, chunk.start) for c in self.table})
 
     def _arrow_column(self, arrow: Any, column: Column, found: Columns, start: int = 0) -> Any:
         if column.name == "reason":
-            return arrow.array(self._reasons(found, start), arrow.string())
+            return arrow.array(self.reasons(Chunk(start, found)), arrow.string())
         values = found[column.name]
         if column.names is not None:
             indices = arrow.array(values.astype(np.int32))
             return arrow.DictionaryArray.from_arrays(indices, arrow.array(column.names, arrow.string()))
         return arrow.array(values, mask=self._without(column, found))
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> pd.DataFrame:
         """A pandas data frame: names as categories, <NA> where a row has no number (extra: mla-cost[pandas])."""
-        pandas = _extra("pandas", "pandas")
+        pandas: Any = extra("pandas", "pandas")
         found = self.to_numpy()
-        return pandas.DataFrame({c.name: self._pandas_column(pandas, c, found) for c in self.table})
+        table = {c.name: self._pandas_column(pandas, c, found) for c in self.table}
+        return cast("pd.DataFrame", pandas.DataFrame(table))
 
     def _pandas_column(self, pandas: Any, column: Column, found: Columns) -> Any:
         if column.name == "reason":
-            return self._reasons(found)
+            return self.reasons(Chunk(0, found))
         values = found[column.name]
         if column.names is not None:
             return pandas.Categorical.from_codes(values, column.names)
         without = self._without(column, found)
         return values if without is None else pandas.arrays.IntegerArray(values, without)
 
-    def to_polars(self) -> polars.DataFrame:
+    def to_polars(self) -> pl.DataFrame:
         """A polars data frame: names as enums, nulls where a row has no number (extra: mla-cost[polars])."""
-        polars = _extra("polars", "polars")
+        polars = extra("polars", "polars")
         found = self.to_numpy()
         return polars.DataFrame([self._polars_column(polars, c, found) for c in self.table])
 
     def _polars_column(self, polars: Any, column: Column, found: Columns) -> Any:
         if column.name == "reason":
-            return polars.Series(column.name, self._reasons(found), dtype=polars.String)
+            return polars.Series(column.name, self.reasons(Chunk(0, found)), dtype=polars.String)
         values = found[column.name]
         if column.names is not None:
             codes = polars.Series(column.name, values.astype(np.uint32))
@@ -332,10 +332,12 @@ class Sweep:
             without |= found["status"] == NONE
         return without
 
-    def _reasons(self, found: Columns, start: int = 0) -> list[str]:
-        texts = [""] * len(found["reason"])
-        for at in np.flatnonzero(found["reason"]).tolist():
-            texts[at] = self.reason_of(start + at, int(found["reason"][at]))
+    def reasons(self, chunk: Chunk) -> list[str]:
+        """The reason of every row of a chunk; empty where a row is not refused."""
+        codes = chunk.columns["reason"]
+        texts = [""] * len(codes)
+        for at in np.flatnonzero(codes).tolist():
+            texts[at] = self.reason_of(chunk.start + at, int(codes[at]))
         return texts
 
     # ---- questions
@@ -373,7 +375,7 @@ class Sweep:
         for chunk in self.chunks():
             kept = self._kept(chunk, where)
             pairs = [_signed(self._column(chunk, name.removeprefix("-"))[kept], name) for name in (first, second)]
-            best = _frontier(best, *pairs, kept + chunk.start)
+            best = _frontier(best, pairs[0], pairs[1], kept + chunk.start)
         return [self.row(index) for _, _, index in best]
 
     def _kept(self, chunk: Chunk, where: Where) -> NDArray[Any]:
@@ -383,13 +385,31 @@ class Sweep:
         elif where is not None:
             for name in where:
                 self._column(chunk, name)
-            mask &= matching(chunk.columns, self.table, where)
+            mask &= _matching(chunk.columns, self.table, where)
         return np.flatnonzero(mask)
 
     def _column(self, chunk: Chunk, name: str) -> NDArray[Any]:
         if name not in chunk.columns:
-            raise InputError(f"no column {shown(name)}", allowed=", ".join(self.columns), nearest=nearest(name, self.columns))
+            raise InputError(
+                f"no column {shown(name)}", allowed=", ".join(self.columns), nearest=nearest(name, self.columns)
+            )
         return chunk.columns[name]
+
+
+def _matching(columns: Mapping[str, Any], table: Sequence[Column], where: Mapping[str, Any]) -> Any:
+    """Which rows have the values asked for: one value or several for each column, names as names."""
+    known = {column.name: column for column in table}
+    found: Any = True
+    for name, wanted in where.items():
+        several = wanted if isinstance(wanted, list | tuple | set | frozenset | range) else (wanted,)
+        found = found & np.isin(columns[name], [_code(known[name], value) for value in several])
+    return found
+
+
+def _code(column: Column, value: Any) -> Any:
+    if column.names is None or not isinstance(value, str):
+        return value
+    return column.names.index(value) if value in column.names else -2
 
 
 def _signed(values: NDArray[Any], name: str) -> NDArray[Any]:
@@ -435,13 +455,19 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _extra(module: str, extra: str) -> Any:
+def extra(module: str, name: str) -> Any:
+    """The library of an extra.
+
+    Raises:
+        InputError: it is not installed; the message names the extra.
+
+    """
     from importlib import import_module
 
     try:
         return import_module(module)
     except ImportError:
-        raise InputError(f"{module} is not installed; it comes with `pip install mla-cost[{extra}]`") from None
+        raise InputError(f"{module} is not installed; it comes with `pip install mla-cost[{name}]`") from None
 
 
 # ---- columns

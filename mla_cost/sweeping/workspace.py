@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from mla_cost.dims import Facts
 from mla_cost.engine import FusedCall
 from mla_cost.figures import fused_shape
-from mla_cost.dims import Facts
 from mla_cost.program import FusedShape, Kernel
 
 
 def fused_workspace(kernel: Kernel, facts: Facts, call: FusedCall, values: dict[str, Any]) -> Any:
     """Bytes at every point, exact below 2^53 as every other size: the function only adds, multiplies and rounds up."""
-    shape = fused_shape(facts, call, values)
+    shape: Any = fused_shape(facts, call, values)  # of arrays where points differ
     arrays = [field for field in shape if isinstance(field, np.ndarray)]
     if not arrays:
         return float(kernel.workspace(FusedShape(*map(int, shape))))
@@ -26,11 +26,12 @@ def fused_workspace(kernel: Kernel, facts: Facts, call: FusedCall, values: dict[
     return _by_widths(kernel, shape, arrays[0].shape)
 
 
-def _by_widths(kernel: Kernel, shape: FusedShape, size: tuple[int, ...]) -> Any:
+def _by_widths(kernel: Kernel, shape: Any, size: tuple[int, ...]) -> Any:
     """Kernels ask which width they have, so points are taken width by width."""
-    full = FusedShape(*(np.broadcast_to(field, size) for field in shape))
+    every: Any = (np.broadcast_to(field, size) for field in shape)
+    full: Any = FusedShape(*every)
     found = np.empty(size)
-    pairs, which = np.unique(np.stack([full.qk, full.v]), axis=1, return_inverse=True)  # type: ignore[call-overload]
+    pairs, which = np.unique(np.stack([full.qk, full.v]), axis=1, return_inverse=True)
     for at, (qk, v) in enumerate(pairs.T.tolist()):
         mine = np.flatnonzero(which.ravel() == at)
         own = full._replace(**{name: value[mine] for name, value in full._asdict().items()})
@@ -46,8 +47,16 @@ def _elementwise(written: Callable[[FusedShape], int]) -> Callable[[Any], Any]:
 
 
 def _largest(first: Any, second: Any) -> Any:
-    return np.maximum(first, second) if isinstance(first, np.ndarray) or isinstance(second, np.ndarray) else max(first, second)
+    return (
+        np.maximum(first, second)
+        if isinstance(first, np.ndarray) or isinstance(second, np.ndarray)
+        else max(first, second)
+    )
 
 
 def _smallest(first: Any, second: Any) -> Any:
-    return np.minimum(first, second) if isinstance(first, np.ndarray) or isinstance(second, np.ndarray) else min(first, second)
+    return (
+        np.minimum(first, second)
+        if isinstance(first, np.ndarray) or isinstance(second, np.ndarray)
+        else min(first, second)
+    )

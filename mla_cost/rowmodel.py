@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from mla_cost.results import Plan, Result
@@ -34,9 +34,8 @@ class Column(NamedTuple):
     names: tuple[str, ...] | None = None
 
 
-def plan_columns(plan: Plan) -> list[str]:
+def plan_columns() -> list[str]:
     """The columns of a plan's rows: the settings that say what was asked, then those of every sweep."""
-    del plan
     return ["model", "seq_len", "sp", "micro_batch", "layers", "dtype", *NAMES, *BYTES, *VERDICT]
 
 
@@ -73,26 +72,3 @@ def result_row(result: Result, other_memory: int = 0) -> dict[str, Any]:
         "status": status,
         "reason": verdict.reason if verdict is not None and status in _REFUSED else "",
     }
-
-
-def matching(columns: Mapping[str, Any], table: Sequence[Column], where: Mapping[str, Any]) -> Any:
-    """Which rows have the values asked for: one value or several for each column, names as names.
-
-    Raises:
-        KeyError: a column or a name that does not exist.
-
-    """
-    import numpy as np
-
-    known = {column.name: column for column in table}
-    found: Any = True
-    for name, wanted in where.items():
-        several = wanted if isinstance(wanted, list | tuple | set | frozenset | range) else (wanted,)
-        found = found & np.isin(columns[name], [_code(known[name], value) for value in several])
-    return found
-
-
-def _code(column: Column, value: Any) -> Any:
-    if column.names is None or not isinstance(value, str):
-        return value
-    return column.names.index(value) if value in column.names else -2

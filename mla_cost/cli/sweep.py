@@ -1,0 +1,232 @@
+"""`mla-cost sweep`: any field of a plan over ranges, lists and globs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from mla_cost.sweeping import Sweep
+
+Names = list[str] | None
+FORMATS = ("table", "csv", "jsonl", "json", "markdown")
+TABLE_ROWS = 60
+MARKDOWN_ROWS = 10_000
+
+
+def sweep(
+    file: Annotated[Path | None, typer.Argument(metavar="[PLAN.yaml]", help="A plan file; flags override it.")] = None,
+    over: Annotated[
+        Names,
+        typer.Option(
+            metavar="FIELD=VALUES",
+            help="A field to go over: seq_len=4096..131072*2 (a..b*FACTOR or a..b+STEP), sp=1,2,4, device='910b*', "
+            "form=all, dims.heads=64,128. Repeat it.",
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A model of the catalogue, a model YAML or a config.json.")] = None,
+    device: Annotated[
+        Names, typer.Option(help="Devices, repeated or separated by commas; `none` for no verdict.")
+    ] = None,
+    form: Annotated[Names, typer.Option(help="Forms, repeated or separated by commas; `all` by default.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="How attention is executed.")] = None,
+    seq_len: Annotated[int | None, typer.Option(help="Sequence length, all ranks together.")] = None,
+    sp: Annotated[
+        int | None, typer.Option("--sp", "--cp", "--context-parallel-size", help="Ranks that share one sequence.")
+    ] = None,
+    layers: Annotated[int | None, typer.Option(help="Equal blocks in a row; 1 by default.")] = None,
+    other_memory: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="Memory beside this scope, e.g. 2GiB.")
+    ] = None,
+    reserve: Annotated[Names, typer.Option(metavar="ITEM=BYTES", help="Override a reserve item of the device.")] = None,
+    assign: Annotated[
+        Names, typer.Option("--set", metavar="FIELD=VALUE", help="Any field of a plan that stays the same.")
+    ] = None,
+    scope: Annotated[str | None, typer.Option(metavar="attention", help="What is priced.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv|.jsonl|.parquet", help="Write every row to a file.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an --output that was cut.")] = False,
+    shape: Annotated[
+        str | None, typer.Option("--format", metavar="table|csv|jsonl|json|markdown", help="How to print the rows.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png|.svg", help="Draw verdicts over seq_len and sp, a panel per form.")
+    ] = None,
+) -> None:
+    """Price every form at every setting of a grid. Refused combinations are rows with their reason."""
+    import gc
+
+    from mla_cost import planfile
+    from mla_cost.errors import InputError, shown
+
+    gc.enable()  # unlike a plan this may run for hours
+    if shape is not None and shape not in FORMATS:
+        raise InputError("unknown format", field="--format", value=shape, allowed=", ".join(FORMATS))
+    if resume and output is None:
+        raise InputError("there is nothing to resume without --output", field="--resume")
+    if scope not in {None, "attention"}:
+        raise InputError(f"scope {shown(scope)} is not priced yet", field="--scope", allowed="attention")
+    flags: dict[str, Any] = {
+        "model": model,
+        "device": planfile.names(device),
+        "form": planfile.names(form),
+        "kernel": kernel,
+        "seq_len": seq_len,
+        "sp": sp,
+        "layers": layers,
+        "other_memory": other_memory,
+    }
+    assigned, reserved = planfile.assignments(assign), planfile.assignments(reserve, "reserve")
+    study = _study(file, flags, assigned, reserved, _axes(over))
+    if output is not None:
+        answered = _save(study, output, resume)
+    elif plot is None or shape is not None:
+        answered = _print(study, shape or "table")
+    else:
+        answered = 1
+    if plot is not None:
+        _draw(study, plot)
+    if not answered:
+        raise InputError(f"no row has an answer; the first says: {study.reason_of(0)}")
+
+
+def _axes(given: Names) -> dict[str, str]:
+    from mla_cost.errors import InputError, shown
+
+    found: dict[str, str] = {}
+    for text in given or ():
+        field, equals, values = text.partition("=")
+        field = field.strip().replace("-", "_") if "." not in field else field.strip()
+        if not equals or not field or not values.strip():
+            raise InputError(f"expected FIELD=VALUES, read {shown(text)}", field="--over")
+        if field in found:
+            raise InputError("is gone over twice", field=f"--over {field}")
+        found[field] = values
+    if not found:
+        raise InputError("name a field to go over, e.g. --over seq_len=4096..131072*2", field="--over")
+    return found
+
+
+def _study(
+    file: Path | None, flags: dict[str, Any], assigned: dict[str, Any], reserve: dict[str, Any], over: dict[str, Any]
+) -> Sweep:
+    from mla_cost import planfile
+    from mla_cost.sweeping import of
+    from mla_cost.sweeping.axes import expand, is_glob
+
+    if is_glob(flags["model"]):
+        over.setdefault("model", flags["model"])
+        flags["model"] = None
+    for name in ("device", "form"):
+        if flags[name] is not None and flags[name] != ["all"]:
+            flags[name] = expand(name, flags[name])
+    return of(planfile.settings(file, flags, assigned, reserve), over)
+
+
+def _save(study: Sweep, output: Path, resume: bool) -> int:
+    from mla_cost.sweeping.output import save
+
+    with _progress(len(study)) as progress:
+        try:
+            return save(study, output, resume, progress)
+        except KeyboardInterrupt:
+            sys.stderr.write(f"mla-cost: stopped; --resume continues {output}\n")
+            raise typer.Exit(130) from None
+
+
+@contextmanager
+def _progress(points: int) -> Iterator[Callable[[int], None]]:
+    """A bar with rate and time left, on a terminal's stderr only."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]} points/s"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=points, rate="-")
+
+        def at(done: int) -> None:
+            speed = bar.tasks[0].speed
+            bar.update(task, completed=done, rate=f"{speed:,.0f}" if speed else "-")
+
+        yield at
+
+
+def _print(study: Sweep, shape: str) -> int:
+    from mla_cost.views import rows as view
+
+    if shape in {"table", "markdown"}:
+        most = TABLE_ROWS if shape == "table" else MARKDOWN_ROWS
+        rows = _first_rows(study, most)
+        if shape == "table":
+            view.show(_varying(study), rows, len(study) - len(rows))
+        else:
+            sys.stdout.write(view.markdown_text(study.columns, rows))
+        return sum(row["status"] != "illegal" for row in rows) or len(study) > len(rows)
+    return _stream(study, shape)
+
+
+def _first_rows(study: Sweep, most: int) -> list[dict[str, Any]]:
+    return [study[index] for index in range(min(most, len(study)))]
+
+
+def _varying(study: Sweep) -> list[str]:
+    """The settings that vary, then the names that do."""
+    settings = [axis.name for axis in study.grid.axes if axis.name not in study.names or len(axis.values) > 1]
+    names = [name for name in ("form", "scheme", "kernel", "device") if name not in settings]
+    shown = [name for name in names if name == "form" or (name == "device" and len(study.names["device"]) > 1)]
+    return [*settings, *shown]
+
+
+def _stream(study: Sweep, shape: str) -> int:
+    from mla_cost.sweeping import output
+    from mla_cost.sweeping.price import ILLEGAL
+
+    answered = 0
+    write = sys.stdout.write
+    if shape == "csv":
+        write(output.csv_head(study))
+    elif shape == "json":
+        write('{"schema": "mla-cost/sweep/1", "rows": [')
+    comma = ""
+    for chunk in study.chunks():
+        answered += int((chunk.columns["status"] != ILLEGAL).sum())
+        if shape == "csv":
+            write(output.csv_text(study, chunk))
+            continue
+        for line in output.json_lines(study, chunk):
+            write(f"{line}\n" if shape == "jsonl" else f"{comma}\n{line}")
+            comma = ","
+    if shape == "json":
+        write("\n]}\n")
+    return answered
+
+
+def _draw(study: Sweep, path: Path) -> None:
+    from mla_cost.errors import InputError
+    from mla_cost.sweeping.frontier import frontier
+    from mla_cost.sweeping.result import extra
+    from mla_cost.views.frontier import Panel, draw
+
+    if path.suffix.lower() not in {".png", ".svg"}:
+        raise InputError("the file name must say what it shall be", file=str(path), allowed=".png, .svg")
+    extra("matplotlib", "plot")
+    seq_lens, sps, panels = frontier(study)
+    model = " and ".join(dict.fromkeys(model.title for model in study.grid.models))
+    layers = study.grid.settings.layers
+    blocks = "one attention block" if layers == 1 else f"{layers} attention blocks"
+    devices = study.names["device"]
+    where = f" on {devices[0]}" if len(devices) == 1 and devices[0] != "none" else ""
+    title = f"{model}: {blocks}{where}, kernel {study[0]['kernel']}; numbers are GiB required on one rank"
+    try:
+        draw(path, title, seq_lens, sps, [Panel(*panel) for panel in panels])
+    except OSError as error:
+        raise InputError(f"cannot write it: {error.strerror}", file=str(path)) from None
