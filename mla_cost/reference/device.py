@@ -119,13 +119,13 @@ def describe(spec: Spec, steps: Sequence[Step], device: torch.device, *, fake: b
 
 
 @contextmanager
-def _real_groups(sp: int, tp: int, device: torch.device) -> Iterator[Groups]:
-    if sp * tp == 1:
+def _real_groups(spec: Spec, device: torch.device) -> Iterator[Groups]:
+    if spec.ranks == 1:
         yield Groups()
         return
     dist.init_process_group(BACKENDS[device.type])
     try:
-        yield make_groups(sp, tp)
+        yield make_groups(spec.sp, spec.tp, spec.ep)
     finally:
         dist.destroy_process_group()
 
@@ -152,10 +152,15 @@ def _parser() -> argparse.ArgumentParser:
         ("tp", 1),
         ("ffn", Spec.ffn),
         ("vocab", Spec.vocab),
+        ("ep", 1),
+        ("experts", Spec.experts),
+        ("experts_per_token", Spec.experts_per_token),
+        ("expert_ffn", Spec.expert_ffn),
+        ("shared_ffn", Spec.shared_ffn),
     ):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", default=default)
     parser.add_argument(
-        "--fake-group", action="store_true", help="one process plays rank 0 of sp x tp; nothing is exchanged"
+        "--fake-group", action="store_true", help="one process plays rank 0 of all; nothing is exchanged"
     )
     parser.add_argument("--steps", type=int, default=3, metavar="N")
     parser.add_argument("--output", type=Path, metavar="FILE", help="append the record here instead of printing it")
@@ -184,8 +189,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ValueError as problem:
         parser.error(str(problem))
     if spec.by_construction and device.type != "cpu":
-        parser.error("a stand-in's memory is not a fused kernel's: ask for --fused-attention sdpa")
-    with fake_groups(spec.sp, spec.tp) if options.fake_group else _real_groups(spec.sp, spec.tp, device) as groups:
+        instead = "there is none for layer moe" if spec.layer == "moe" else "ask for --fused-attention sdpa"
+        parser.error(f"a stand-in's memory is not a fused kernel's: {instead}")
+    fake = options.fake_group
+    with fake_groups(spec.sp, spec.tp, spec.ep) if fake else _real_groups(spec, device) as groups:
         steps = measure(spec, groups, device, options.steps)
     if int(os.environ.get("RANK", "0")) == 0:
         _write(json.dumps(describe(spec, steps, device, fake=options.fake_group)), options.output)

@@ -1,8 +1,8 @@
 """A transformer layer around the attention, the embedding and the head: one `nn.Module` each.
 
-Line by line they are the programs of docs/decisions/0007-the-layer-style.md; a name lives until it is bound again or
-`forward` returns. t ranks of tensor parallelism, u = s/t positions between its regions, f and V a rank's part of the
-MLP's width and of the vocabulary.
+Line by line they are the programs of docs/decisions/0007-the-layer-style.md, and of 0008-the-expert-layer-style.md for
+a layer with experts; a name lives until it is bound again or `forward` returns. t ranks of tensor parallelism, u = s/t
+positions between its regions, f and V a rank's part of the MLP's width and of the vocabulary.
 
 Token ids are tables, as RoPE's are: buffers, filled by `read`.
 """
@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from mla_cost.reference.experts import Experts
 from mla_cost.reference.forms import Linear, make_block, make_stack
 from mla_cost.reference.loss import cross_entropy, own_rows
 from mla_cost.reference.norm import RMSNorm
@@ -75,6 +76,42 @@ class DenseLayer(nn.Module):
         if self.tp:
             m = scatter_tp(m, self.tp)
         return r + m
+
+
+class MoeLayer(nn.Module):
+    """A dense layer whose MLP is routed experts, on a rank's own u positions, and shared ones in a tp region."""
+
+    def __init__(self, spec: Spec, groups: Groups = ONE_RANK) -> None:
+        super().__init__()
+        groups.check(spec.sp, spec.tp, spec.ep)
+        dims, dtype = spec.dims, DTYPES[spec.dtype]
+        self.tp = groups.tp
+        self.attention_norm = RMSNorm(dims.hidden, spec.norm, dtype)
+        self.attention = make_block(attention_of(spec), groups.sp)
+        self.mlp_norm = RMSNorm(dims.hidden, spec.norm, dtype)
+        self.experts = Experts(spec, groups.ep)
+        self.shared = Mlp(dims.hidden, spec.shared_ffn // spec.tp, dtype) if spec.shared_ffn else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[u b h]` -> `[u b h]`."""
+        h = self.attention_norm(x)
+        if self.tp:
+            h = gather_tp(h, self.tp)
+        a = self.attention(h)
+        if self.tp:
+            a = scatter_tp(a, self.tp)
+        r = x + a
+        h = self.mlp_norm(r)
+        y = self.experts(h)
+        if self.shared is not None:
+            z = h
+            if self.tp:
+                z = gather_tp(z, self.tp)
+            z = self.shared(z)
+            if self.tp:
+                z = scatter_tp(z, self.tp)
+            y = y + z
+        return r + y
 
 
 class Vocabulary(nn.Module):
@@ -142,22 +179,23 @@ class Head(Vocabulary):
 
 
 def attention_of(spec: Spec) -> Spec:
-    """Return the attention inside a dense layer: one tp rank's heads, all s positions."""
+    """Return the attention inside a dense or moe layer: one tp rank's heads, all s positions."""
     dims = replace(spec.dims, heads=spec.dims.heads // spec.tp)
-    return replace(spec, layer="attention", tp=1, layers=1, dims=dims)
+    return replace(spec, layer="attention", tp=1, ep=1, layers=1, dims=dims)
 
 
 def make_layer(spec: Spec, groups: Groups = ONE_RANK) -> nn.Module:
     """Return the module for the spec's layer (`layers` of them in a row), parameters uninitialised."""
     if spec.layer == "attention":
         return make_stack(spec, groups.sp)
-    if spec.layer == "dense" and spec.layers > 1:
-        return nn.Sequential(*(DenseLayer(spec, groups) for _ in range(spec.layers)))
-    modules: dict[str, type[DenseLayer | Embedding | Head]] = {
+    modules: dict[str, type[DenseLayer | MoeLayer | Embedding | Head]] = {
         "dense": DenseLayer,
+        "moe": MoeLayer,
         "embedding": Embedding,
         "head": Head,
     }
+    if spec.layers > 1:
+        return nn.Sequential(*(modules[spec.layer](spec, groups) for _ in range(spec.layers)))
     return modules[spec.layer](spec, groups)
 
 

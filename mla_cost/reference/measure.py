@@ -31,7 +31,7 @@ COLLECTIVES = {
     "_reduce_scatter_base_": ("reduce_scatter", 1, 0),
     "allreduce_": ("all_reduce", 0, 0),
 }
-AXES = ("sp", "tp")
+AXES = ("sp", "tp", "ep")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Collective:
     phase: Phase
     shape: tuple[int, ...]
     dtype: str
-    axis: str = ""  # the group's description where it has one: "sp" or "tp"
+    axis: str = ""  # the group's description where it has one: "sp", "tp" or "ep"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Real ranks: processes on this machine that exchange over gloo, at small dims.
 
-One launch serves many specs. Each spec runs on the first sp x tp ranks with the same parameters, input, tokens and
-output gradient, whatever its form and degrees, so that any two runs can be compared tensor by tensor.
+One launch serves many specs. Each spec runs on its first ranks (sp x tp, or ep if more) with the same parameters,
+input, tokens and output gradient, whatever its form and degrees, so that any two runs can be compared tensor by tensor
+(`Spec.alone` is the single rank that has the sequences of all data-parallel ones).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import start_processes
 
+from mla_cost.reference.experts import is_expert
 from mla_cost.reference.forms import initialise
 from mla_cost.reference.layer import Embedding, Head, make_layer
 from mla_cost.reference.measure import Collective, record
@@ -31,8 +33,9 @@ TIMEOUT = timedelta(seconds=120)  # a rank that died leaves the others in a coll
 class RankRun:
     """One spec on its ranks: whole tensors, as a single rank would have them, in fp32.
 
-    tensors      "output" and "input gradient" `[S b h]` of all ranks together (the head's output is its loss, the
-                 embedding has no input), and for each parameter its gradient, summed over the ranks that hold a copy
+    tensors      "output" and "input gradient" `[S b h]` of all ranks together, b that of all data-parallel ranks (the
+                 head's output is its loss, the embedding has no input), and for each parameter its gradient, summed
+                 over the ranks that hold a copy
     collectives  those called, in order, by each rank
     """
 
@@ -50,9 +53,9 @@ class RankRun:
 
 
 def run_ranks(specs: Sequence[Spec], seed: int = 0) -> list[RankRun]:
-    """Run every spec on as many processes as its sp x tp asks for; one launch for all of them."""
+    """Run every spec on as many processes as it asks for; one launch for all of them."""
     with tempfile.TemporaryDirectory() as folder:
-        ranks = max(spec.sp * spec.tp for spec in specs)
+        ranks = max(spec.ranks for spec in specs)
         # Ranks are forked from a server that has torch loaded: starting eight takes one import, not eight.
         multiprocessing.set_forkserver_preload(["torch", __name__])
         start_processes(_rank_main, (ranks, list(specs), seed, folder), nprocs=ranks, start_method="forkserver")
@@ -70,7 +73,7 @@ def _rank_main(rank: int, ranks: int, specs: Sequence[Spec], seed: int, folder: 
     store = dist.FileStore(f"{folder}/store", ranks)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", rank=rank, world_size=ranks, store=store, timeout=TIMEOUT)
     meshes = _make_meshes(specs)
-    runs = [_run(spec, meshes[spec.sp, spec.tp], seed) for spec in specs if rank < spec.sp * spec.tp]
+    runs = [_run(spec, meshes[spec.sp, spec.tp, spec.ep], seed) for spec in specs if rank < spec.ranks]
     if rank == 0:
         torch.save(runs, Path(folder) / "runs")
     dist.barrier()
@@ -79,16 +82,16 @@ def _rank_main(rank: int, ranks: int, specs: Sequence[Spec], seed: int, folder: 
 
 @dataclass(frozen=True)
 class _Mesh:
-    """This rank's groups by axis, and all sp x tp ranks together."""
+    """This rank's groups by axis, and all ranks of the spec together."""
 
     groups: Groups
     everyone: dist.ProcessGroup
 
 
-def _make_meshes(specs: Sequence[Spec]) -> dict[tuple[int, int], _Mesh]:
+def _make_meshes(specs: Sequence[Spec]) -> dict[tuple[int, int, int], _Mesh]:
     """Every rank must take part in making every group, member or not."""
-    degrees = sorted({(spec.sp, spec.tp) for spec in specs})
-    return {(sp, tp): _Mesh(make_groups(sp, tp), dist.new_group(range(sp * tp))) for sp, tp in degrees}
+    degrees = sorted({((spec.sp, spec.tp, spec.ep), spec.ranks) for spec in specs})
+    return {each: _Mesh(make_groups(*each), dist.new_group(range(ranks))) for each, ranks in degrees}
 
 
 def _run(spec: Spec, mesh: _Mesh, seed: int) -> RankRun:
@@ -96,16 +99,28 @@ def _run(spec: Spec, mesh: _Mesh, seed: int) -> RankRun:
     x, gradient, tokens = _data(spec, seed)
     if isinstance(layer, Embedding | Head):
         layer.read(tokens.chunk(spec.sp)[mesh.groups.sp_rank])
-    # Ranks in order hold the positions in order. The whole loss is the mean of the ranks that share a sequence.
-    part = gradient.chunk(spec.sp * spec.tp)[mesh.everyone.rank()]
-    handed = torch.tensor(1 / spec.sp) if isinstance(layer, Head) else part
-    inputs = [] if isinstance(layer, Embedding) else [x.chunk(spec.sp * spec.tp)[mesh.everyone.rank()]]
-    tensors = _numbers(layer, _leaves(inputs), handed, mesh)
+    # The whole loss is the mean of the ranks that share a sequence.
+    x, gradient = (_part(tensor, spec, mesh.everyone.rank()) for tensor in (x, gradient))
+    handed = torch.tensor(1 / spec.sp) if isinstance(layer, Head) else gradient
+    inputs = [] if isinstance(layer, Embedding) else [x]
+    tensors = _numbers(layer, _leaves(inputs), handed, spec, mesh)
     layer.zero_grad()
     called = record(layer, _leaves(inputs)).collectives
     everyone: list[tuple[Collective, ...]] = [()] * mesh.everyone.size()
     dist.all_gather_object(everyone, called, group=mesh.everyone)
     return RankRun(spec, tensors, tuple(everyone))
+
+
+def _part(whole: Tensor, spec: Spec, rank: int) -> Tensor:
+    """One rank's part of `[S b h]`: ranks in order hold the positions in order, sets of sp x tp their own sequences."""
+    replica, place = divmod(rank, spec.sp * spec.tp)
+    return whole.chunk(spec.dp, 1)[replica].chunk(spec.sp * spec.tp)[place]
+
+
+def _whole(parts: Sequence[Tensor], spec: Spec) -> Tensor:
+    """The inverse of `_part`, from the parts of all ranks."""
+    size = spec.sp * spec.tp
+    return torch.cat([torch.cat(list(parts[first : first + size])) for first in range(0, spec.ranks, size)], 1)
 
 
 def _leaves(inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -114,42 +129,51 @@ def _leaves(inputs: Sequence[Tensor]) -> list[Tensor]:
 
 def _make_layer(spec: Spec, groups: Groups, seed: int) -> nn.Module:
     """Return this rank's layer: its part of the parameters that a single rank is initialised with."""
-    single = make_layer(replace(spec, sp=1, tp=1))
+    single = make_layer(spec.alone)
     initialise(single, seed)
     layer = make_layer(spec, groups)
     whole = single.state_dict()
-    layer.load_state_dict({name: divide(name, whole[name], spec.tp, groups.tp_rank) for name in whole})
+    layer.load_state_dict({name: _own(name, whole[name], spec, groups) for name in whole})
     return layer
+
+
+def _own(name: str, whole: Tensor, spec: Spec, groups: Groups) -> Tensor:
+    if is_expert(name):
+        return whole.chunk(spec.ep)[groups.ep_rank]
+    return divide(name, whole, spec.tp, groups.tp_rank)
 
 
 def _data(spec: Spec, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """The whole input and the gradient of the whole output, `[S b h]` each, and token ids `[S b]`."""
     generator = torch.Generator().manual_seed(seed + 1)
-    shape = (spec.seq_len, spec.micro_batch, spec.dims.hidden)
+    shape = (spec.seq_len, spec.micro_batch * spec.dp, spec.dims.hidden)
     x, gradient = (torch.randn(shape, generator=generator).to(DTYPES[spec.dtype]) for _ in range(2))
     return x, gradient, torch.randint(spec.vocab, shape[:2], generator=generator)
 
 
-def _numbers(layer: nn.Module, inputs: Sequence[Tensor], gradient: Tensor, mesh: _Mesh) -> dict[str, Tensor]:
+def _numbers(
+    layer: nn.Module, inputs: Sequence[Tensor], gradient: Tensor, spec: Spec, mesh: _Mesh
+) -> dict[str, Tensor]:
     """Outputs and gradients of the sharded layer, put together as a single rank has them."""
     out = layer(*inputs)
     out.backward(gradient)
     outputs = _parts(out.detach(), mesh)
-    tensors = {"output": torch.cat(outputs) if out.dim() else torch.stack(outputs).mean()}
+    tensors = {"output": _whole(outputs, spec) if out.dim() else torch.stack(outputs).mean()}
     for x in inputs:
         assert x.grad is not None
-        tensors["input gradient"] = torch.cat(_parts(x.grad, mesh))
+        tensors["input gradient"] = _whole(_parts(x.grad, mesh), spec)
     for name, parameter in layer.named_parameters():
         assert parameter.grad is not None, name
-        tensors[name] = _whole_gradient(name, parameter.grad, mesh)
+        tensors[name] = _whole_gradient(name, parameter.grad, spec, mesh)
     return tensors
 
 
-def _whole_gradient(name: str, gradient: Tensor, mesh: _Mesh) -> Tensor:
-    """Sum over sp, where each rank holds a copy, then put together over tp."""
-    tp = mesh.groups.tp.size() if mesh.groups.tp else 1
+def _whole_gradient(name: str, gradient: Tensor, spec: Spec, mesh: _Mesh) -> Tensor:
+    """Sum over the ranks that hold a copy (sp and dp, or the ep groups), then put together over tp, or over ep."""
     parts = _parts(gradient, mesh)
-    return assemble(name, [torch.stack(parts[tp_rank::tp]).sum(0) for tp_rank in range(tp)])
+    if is_expert(name):
+        return torch.cat([torch.stack(parts[ep_rank :: spec.ep]).sum(0) for ep_rank in range(spec.ep)])
+    return assemble(name, [torch.stack(parts[tp_rank :: spec.tp]).sum(0) for tp_rank in range(spec.tp)])
 
 
 def _parts(part: Tensor, mesh: _Mesh) -> list[Tensor]:

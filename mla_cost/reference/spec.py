@@ -9,7 +9,7 @@ import torch
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 FORMS = ("explicit", "absorbed", "laga")
 SCHEMES = {"explicit": ("ulysses", "kv-gather", "latent-gather"), "absorbed": ("latent-gather",)}
-LAYERS = ("attention", "dense", "embedding", "head")
+LAYERS = ("attention", "dense", "moe", "embedding", "head")
 KERNELS = ("eager", "eager-bmm", "flash", "mem-efficient", "npu-fusion")
 FUSED = ("flash", "mem-efficient", "npu-fusion")
 SETTINGS = {
@@ -57,7 +57,9 @@ class Spec:
     and `mem-efficient`, and raises where torch would not select it; "stand-in" only saves what a fused kernel saves.
 
     `layer` "attention" is the block alone. The others are divided over `tp` as well (with `megatron_sp`); `ffn` and
-    `vocab` (padded) are the sizes before that division.
+    `vocab` (padded) are the sizes before that division. `layer` "moe" is "dense" with `experts` of width `expert_ffn`
+    in place of the MLP, divided over `ep` and not over tp, and shared experts of `shared_ffn` together (0: none) that
+    are divided over tp. An `ep` beyond sp x tp adds data-parallel ranks, each with its own `micro_batch` sequences.
     """
 
     form: str = "explicit"
@@ -80,6 +82,11 @@ class Spec:
     tp: int = 1
     ffn: int = 18432
     vocab: int = 129280
+    ep: int = 1
+    experts: int = 256
+    experts_per_token: int = 8
+    expert_ffn: int = 2048
+    shared_ffn: int = 2048
 
     def __post_init__(self) -> None:
         """Refuse what no program exists for, by name."""
@@ -96,7 +103,7 @@ class Spec:
         if self.layer not in LAYERS:
             raise ValueError(f"layer {self.layer!r} is not one of {', '.join(LAYERS)}")
         if self.layer in ("embedding", "head") and self.layers != 1:
-            raise ValueError(f"a network has one {self.layer}: layers {self.layers} is for attention and dense")
+            raise ValueError(f"a network has one {self.layer}: layers {self.layers} is for attention, dense and moe")
         if self.tp < 1:
             raise ValueError(f"tp {self.tp} is not a number of ranks")
         if self.layer == "attention" and self.tp != 1:
@@ -107,12 +114,29 @@ class Spec:
         for name, size in self._divided():
             if size % self.tp:
                 raise ValueError(f"tp {self.tp} does not divide {name} {size}")
+        self._check_experts()
 
     def _divided(self) -> list[tuple[str, int]]:
         """Names and sizes of what tp divides in this layer."""
         if self.layer in ("embedding", "head"):
             return [("vocab", self.vocab)]
-        return [("heads", self.dims.heads), ("ffn", self.ffn)]
+        width = ("shared_ffn", self.shared_ffn) if self.layer == "moe" else ("ffn", self.ffn)
+        return [("heads", self.dims.heads), width]
+
+    def _check_experts(self) -> None:
+        """Refuse experts that cannot be chosen or divided, and ep groups that would cut across sp x tp."""
+        if self.layer != "moe":
+            if self.ep != 1:
+                raise ValueError(f"ep {self.ep} divides the experts of layer moe: {self.layer} has none")
+            return
+        if self.ep < 1:
+            raise ValueError(f"ep {self.ep} is not a number of ranks")
+        if self.experts % self.ep:
+            raise ValueError(f"ep {self.ep} does not divide experts {self.experts}")
+        if not 1 <= self.experts_per_token <= self.experts:
+            raise ValueError(f"experts_per_token {self.experts_per_token} is not between 1 and experts {self.experts}")
+        if self.ranks % self.ep or self.ranks % (self.sp * self.tp):
+            raise ValueError(f"neither of ep {self.ep} and sp {self.sp} x tp {self.tp} is a multiple of the other")
 
     def _check_attention(self) -> None:
         """Refuse a scheme or kernel that the form has no program for, and heads that sp does not divide."""
@@ -146,12 +170,28 @@ class Spec:
     @property
     def has_attention(self) -> bool:
         """Whether form, scheme and kernel say anything about this layer."""
-        return self.layer in ("attention", "dense")
+        return self.layer in ("attention", "dense", "moe")
 
     @property
     def by_construction(self) -> bool:
-        """Whether the attention's saves are stated by a stand-in instead of being torch's own."""
-        return self.has_attention and self.kernel in FUSED and self.fused_attention == "stand-in"
+        """Whether the saves of the attention or of the experts are stated by stand-ins instead of being torch's own."""
+        fused = self.has_attention and self.kernel in FUSED and self.fused_attention == "stand-in"
+        return fused or self.layer == "moe"
+
+    @property
+    def ranks(self) -> int:
+        """The ranks that one run of this cell takes: sp x tp, times data-parallel ones where ep asks for more."""
+        return max(self.sp * self.tp, self.ep)
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel ranks of each place in sp x tp, which ep asks for."""
+        return self.ranks // (self.sp * self.tp)
+
+    @property
+    def alone(self) -> Spec:
+        """The same cell on one rank, which has all sequences."""
+        return replace(self, sp=1, tp=1, ep=1, micro_batch=self.micro_batch * self.dp)
 
     def with_sp(self, sp: int) -> Spec:
         """Return the same cell at another degree."""

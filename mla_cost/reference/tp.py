@@ -1,7 +1,8 @@
 """Tensor parallelism with `megatron_sp`: its groups, its two exchanges, and how whole parameters are divided.
 
 t ranks of tensor parallelism (tp) and P ranks that share a sequence (sp): rank = P's index x t + t's index, so that
-ranks in order hold the positions in order. Between the regions a rank holds u = s/t of its s positions.
+ranks in order hold the positions in order. Between the regions a rank holds u = s/t of its s positions. Ranks that
+share experts (ep) follow each other in that order; where ep is larger, it spans further sets of sp x tp ranks.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ class Groups:
 
     sp: Group | None = None
     tp: Group | None = None
+    ep: Group | None = None
 
-    def check(self, sp: int, tp: int) -> None:
+    def check(self, sp: int, tp: int, ep: int = 1) -> None:
         """Refuse groups of other sizes."""
-        for axis, group, size in (("sp", self.sp, sp), ("tp", self.tp, tp)):
+        for axis, group, size in (("sp", self.sp, sp), ("tp", self.tp, tp), ("ep", self.ep, ep)):
             if (group.size() if group else 1) != size:
                 raise ValueError(f"{axis} {size} needs a group of that size")
 
@@ -41,15 +43,23 @@ class Groups:
     def sp_rank(self) -> int:
         return self.sp.rank() if self.sp else 0
 
+    @property
+    def ep_rank(self) -> int:
+        return self.ep.rank() if self.ep else 0
 
-def make_groups(sp: int, tp: int = 1) -> Groups:
-    """Make the groups of the first sp x tp ranks, tp fastest. Every rank of the job must call this, in the same order.
 
-    A group's description is its axis, which the recorder reads.
+def make_groups(sp: int, tp: int = 1, ep: int = 1) -> Groups:
+    """Make the groups of the first sp x tp ranks (or ep, if more), tp fastest.
+
+    Every rank of the job must call this, in the same order. A group's description is its axis, which the recorder
+    reads.
     """
+    model, ranks = sp * tp, max(sp * tp, ep)
+    sp_lines = [range(first + own, first + model, tp) for first in range(0, ranks, model) for own in range(tp)]
     return Groups(
-        sp=_own_group("sp", [range(tp_rank, sp * tp, tp) for tp_rank in range(tp)]) if sp > 1 else None,
-        tp=_own_group("tp", [range(first, first + tp) for first in range(0, sp * tp, tp)]) if tp > 1 else None,
+        sp=_own_group("sp", sp_lines) if sp > 1 else None,
+        tp=_own_group("tp", [range(first, first + tp) for first in range(0, ranks, tp)]) if tp > 1 else None,
+        ep=_own_group("ep", [range(first, first + ep) for first in range(0, ranks, ep)]) if ep > 1 else None,
     )
 
 
