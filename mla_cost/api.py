@@ -12,7 +12,7 @@ from mla_cost.cost import Key
 from mla_cost.errors import InputError
 from mla_cost.forms import FORMS
 from mla_cost.resolve import named
-from mla_cost.results import Plan
+from mla_cost.results import Plan, Result
 from mla_cost.settings import PlanSettings
 
 if TYPE_CHECKING:
@@ -96,13 +96,7 @@ def _name(given: Any) -> Any:
 
 def answer(settings: PlanSettings) -> Answer:
     """Answer a plan: one result per device and form, in the order asked."""
-    if settings.tp > 1:
-        raise InputError(
-            "tensor parallelism is not priced yet",
-            field="tp",
-            value=settings.tp,
-            allowed="1; use sp to divide a sequence",
-        )
+    settings = _for_scope(settings)
     model = model_with_dims(settings)
     devices = [catalog.device(name) for name in settings.device]
     if not settings.form:
@@ -110,8 +104,39 @@ def answer(settings: PlanSettings) -> Answer:
     for form in settings.form:
         named("form", form, FORMS)
     asked: Sequence[DeviceConfig | None] = devices or [None]
-    results = [row for device in asked for row in pricing.rows(model, device, settings)]
+    results = [row for device in asked for row in _rows(model, device, settings)]
     return Answer(_inputs(settings, model, devices), tuple(results))
+
+
+_MODEL_ONLY = ("pp", "ep", "etp", "dp", "micro_batches", "virtual_stages", "pipeline_layout")
+
+
+def _for_scope(settings: PlanSettings) -> PlanSettings:
+    """What the scope allows and leaves to choose: the model scope takes a kernel that trains, if none is named."""
+    if settings.scope == "model":
+        if settings.layers > 1:
+            raise InputError("the model scope has all layers", field="layers", value=settings.layers, allowed="1")
+        auto = "kernel" not in settings.model_fields_set
+        return settings.model_copy(update={"kernel": "auto"}) if auto else settings
+    if settings.tp > 1:
+        raise InputError(
+            "tensor parallelism is not priced yet at the attention scope",
+            field="tp",
+            value=settings.tp,
+            allowed="1 with sp to divide a sequence, or scope model",
+        )
+    for field in _MODEL_ONLY:
+        if getattr(settings, field) != PlanSettings.model_fields[field].default:
+            raise InputError("this belongs to scope model", field=field, value=getattr(settings, field))
+    return settings
+
+
+def _rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
+    if settings.scope == "model":
+        from mla_cost import whole_model
+
+        return whole_model.rows(model, device, settings)
+    return pricing.rows(model, device, settings)
 
 
 def model_with_dims(settings: PlanSettings) -> ModelConfig:

@@ -23,7 +23,7 @@ DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "int32": 4, "int64": 8}
 class Allocation:
     """One storage over its whole life: what it is, how large, and (by event number) when it was made and freed."""
 
-    __slots__ = ("dims", "dtype", "freed", "kind", "label", "made", "number", "op", "phase", "saved", "size")
+    __slots__ = ("dims", "dtype", "freed", "gathered", "kind", "label", "made", "number", "op", "phase", "saved", "size")
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class Allocation:
         self.op = op
         self.made = -1
         self.freed: int | None = None
+        self.gathered = -1  # the event at which a weight's gradient is finished: added to a buffer, or kept as it is
         self.saved = False
 
     def alive_at(self, event: int) -> bool:
@@ -408,6 +409,7 @@ class Machine:
         allocation.label = f"gradient of {leaf.name}"
         if leaf.parameter:
             allocation.kind = "parameter_gradient"
+            allocation.gathered = len(self.timeline.events)
         leaf.gradient = gradient
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -82,12 +82,21 @@ class Account:
     def _work(self, at: int) -> tuple[tuple[str, int], ...]:
         return tuple((kind, self._number(amount)) for kind, amount in self.timeline.events[at].work)
 
-    def _tape(self, allocated: bool) -> _Tape:
+    @cached_property
+    def accumulated(self) -> _Tape:
+        """As `allocated`, where gradients of weights are added to buffers that stand: each lives until it is added."""
+        return self._tape(allocated=True, until_gathered=True)
+
+    def _tape(self, allocated: bool, until_gathered: bool = False) -> _Tape:
         rows = [
             (self.of_allocation[event.allocation.number], 1 if event.what == "alloc" else -1, at)
             for at, event in enumerate(self.timeline.events)
             if event.allocation is not None and _counts(event, allocated)
         ]
+        if until_gathered:
+            added = [self.timeline.allocations[number] for number in self.gradients]
+            rows += [(self.of_allocation[a.number], -1, a.gathered) for a in added]
+            rows.sort(key=lambda row: row[2])
         forward = sum(at < self.timeline.forward_events for _, _, at in rows)
         sizes, signs, events = zip(*rows, strict=True)
         return _Tape(sizes, signs, events, forward)
@@ -147,6 +156,10 @@ class Evaluation:
         Parameters themselves are constant and left to the caller. kinds: the workspace that counts.
         """
         return self._walk(self.account.allocated, kinds)
+
+    def walk_accumulated(self, kinds: frozenset[str]) -> Walk:
+        """As `walk_allocated`, where every gradient of a weight is added to a buffer that stands, and dies then."""
+        return self._walk(self.account.accumulated, kinds)
 
     def work_at(self, event: int, kinds: frozenset[str]) -> int:
         """The kernel workspace at an event."""

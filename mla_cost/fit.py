@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from mla_cost import defaults
 from mla_cost.config import DeviceConfig, ModelConfig, ReserveItem
 from mla_cost.cost import form_of, saved
 from mla_cost.errors import InputError, nearest, shown
@@ -13,19 +16,48 @@ from mla_cost.results import Basis, FusedOption, Status, Verdict
 from mla_cost.settings import PlanSettings
 from mla_cost.workspace import SOFTMAX
 
+EAGER = defaults.ATTENTION_KERNEL
 TIGHT = 20  # less headroom than one part in 20 of usable memory is tight: allocators fragment
 
 
 def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it: Figures) -> Verdict:
-    """Compare the allocated peak and other memory with visible memory less the reserve."""
-    reserve = reserve_items(device, settings)
-    visible = device.visible_bytes
-    required = it.allocated_peak_bytes + settings.other_memory
-    usable = visible.integer - sum(item.bytes for item in reserve)
+    """Compare the allocated peak of a stack of blocks and other memory with visible memory less the reserve."""
     options = fused_options(model, device, it.point.form, settings)
-    status, reason = _status(it, device, required, usable, options)
+    what = ("one block", "fits") if it.layers == 1 else (f"{it.layers} blocks", "fit")
+    groups = {"sp": settings.sp}
+    return _verdict(device, settings, it.point, peak=it.allocated_peak_bytes, what=what, groups=groups, options=options)
+
+
+def model_verdict(device: DeviceConfig, settings: PlanSettings, point: Point, peak: int) -> Verdict:
+    """The same for the worst stage of a whole model, with a communicator for every axis of more than one rank."""
+    groups = {
+        "tp": settings.tp,
+        "sp": settings.sp,
+        "pp": settings.pp,
+        "ep": settings.ep,
+        "dp x sp": settings.dp * settings.sp,
+    }
+    what = ("the worst stage", "fits")
+    return _verdict(device, settings, point, peak=peak, what=what, groups=groups, options=())
+
+
+def _verdict(
+    device: DeviceConfig,
+    settings: PlanSettings,
+    point: Point,
+    *,
+    peak: int,
+    what: tuple[str, str],
+    groups: Mapping[str, int],
+    options: tuple[FusedOption, ...],
+) -> Verdict:
+    reserve = reserve_items(device, settings, groups)
+    visible = device.visible_bytes
+    required = peak + settings.other_memory
+    usable = visible.integer - sum(item.bytes for item in reserve)
+    status, reason = _status(point, device, what, required, usable, options)
     basis = (
-        Basis("allocated peak", it.allocated_peak_bytes, "counted"),
+        Basis("allocated peak", peak, "counted"),
         Basis("other memory", int(settings.other_memory), "set with --other-memory"),
         Basis("visible memory", visible.integer, _cited(device, visible.source, visible.note)),
         *(Basis(f"reserve: {item.name}", -item.bytes, item.source) for item in reserve),
@@ -37,8 +69,8 @@ def _cited(device: DeviceConfig, source: str, note: str | None) -> str:
     return "; ".join(part for part in (device.sources.get(source, source), note) if part)
 
 
-def reserve_items(device: DeviceConfig, settings: PlanSettings) -> list[Basis]:
-    """What no tensor can have: itemised, each item overridable by its name.
+def reserve_items(device: DeviceConfig, settings: PlanSettings, groups: Mapping[str, int]) -> list[Basis]:
+    """What no tensor can have: itemised, each item overridable by its name. groups: ranks of each communicator.
 
     Raises:
         InputError: an override of an item that this device does not have.
@@ -53,29 +85,35 @@ def reserve_items(device: DeviceConfig, settings: PlanSettings) -> list[Basis]:
                 allowed=", ".join(known),
                 nearest=nearest(name, known),
             )
-    return [_reserve_item(device, item, settings) for item in device.reserve]
+    return [_reserve_item(device, item, settings, groups) for item in device.reserve]
 
 
-def _reserve_item(device: DeviceConfig, item: ReserveItem, settings: PlanSettings) -> Basis:
+def _reserve_item(device: DeviceConfig, item: ReserveItem, settings: PlanSettings, groups: Mapping[str, int]) -> Basis:
     if item.name in settings.reserve:
         return Basis(item.name, int(settings.reserve[item.name]), "set with --reserve")
     note = item.note if item.verified else f"not verified; {item.note or ''}"
-    return Basis(item.name, item.bytes_for(settings.sp), _cited(device, item.source, note))
+    amount = item.bytes if item.per == "process" else sum(item.bytes_for(size) for size in groups.values())
+    return Basis(item.name, amount, _cited(device, item.source, note))
 
 
 def _status(
-    it: Figures, device: DeviceConfig, required: int, usable: int, options: tuple[FusedOption, ...]
+    point: Point,
+    device: DeviceConfig,
+    what: tuple[str, str],
+    required: int,
+    usable: int,
+    options: tuple[FusedOption, ...],
 ) -> tuple[Status, str]:
-    missing = _untrainable(it, device)
+    missing = _untrainable(point, device)
     if missing:
         return "unsupported", f"{missing}; {_what_trains(options)}"
-    what, fits = ("one block", "fits") if it.layers == 1 else (f"{it.layers} blocks", "fit")
+    subject, fits = what
     headroom = usable - required
     if headroom < 0:
-        return "oom", f"{what} {_size(-headroom)} short"
+        return "oom", f"{subject} {_size(-headroom)} short"
     if headroom * TIGHT < usable:
-        return "tight", f"{what} {fits}, only {_size(headroom)} left"
-    return "fits", f"{what} {fits}, {_size(headroom)} left"
+        return "tight", f"{subject} {fits}, only {_size(headroom)} left"
+    return "fits", f"{subject} {fits}, {_size(headroom)} left"
 
 
 def _size(amount: int) -> str:
@@ -92,16 +130,16 @@ def _widths(point: Point) -> tuple[int, int]:
     return qk, qk if point.key.value_padding != "none" else size(form.value).at(point.values)
 
 
-def _untrainable(it: Figures, device: DeviceConfig) -> str:
+def _untrainable(point: Point, device: DeviceConfig) -> str:
     """Why no implementation of the kernel trains these widths here; empty where one does."""
-    kernel = it.point.kernel
-    if not kernel.fused or _trainer(it.point, device):
+    kernel = point.kernel
+    if not kernel.fused or _trainer(point, device):
         return ""
     looked = [limit for limit in kernel.limits if device.arch in limit.archs]
     if not looked:
         return f"{kernel.name} does not exist on {device.name} ({device.arch})"
     names = "; ".join(f"{limit.implementation} ({limit.source})" for limit in looked)
-    qk, v = _widths(it.point)
+    qk, v = _widths(point)
     return f"no {kernel.name} kernel trains {qk}/{v}-wide heads on {device.arch}; looked at {names}"
 
 

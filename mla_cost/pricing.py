@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -38,7 +38,7 @@ def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings
     priced = {form: _try(model, form, settings, family) for form in settings.form}
     baseline = _baseline(model, settings, family, priced)
     return [
-        _illegal(device, form, settings, str(it))
+        illegal(device, form, settings, str(it))
         if isinstance(it, Illegal)
         else _row(model, device, settings, it, baseline)
         for form, it in priced.items()
@@ -62,7 +62,8 @@ def _baseline(
     return None if isinstance(found, Illegal) else found
 
 
-def _illegal(device: DeviceConfig | None, form: str, settings: PlanSettings, reason: str) -> Result:
+def illegal(device: DeviceConfig | None, form: str, settings: PlanSettings, reason: str) -> Result:
+    """The row of a combination that makes no program."""
     return Result(
         device=device.name if device else None,
         scope=settings.scope,
@@ -230,13 +231,17 @@ def _flop_polynomials(run: Timeline, phase: str) -> tuple[Polynomial, ...]:
     return tuple(fold(run, phase) for fold in folds)
 
 
-def _flops(it: Figures, phase: str, causal: bool) -> FlopCount:
+def flop_count(run: Timeline, values: Mapping[str, int], phase: str, causal: bool) -> FlopCount:
     """Flops are exact ints of any size; no fence applies to them."""
-    polynomials = _flop_polynomials(it.at.account.timeline, phase)
-    every, attention, repeated, skipped = (polynomial.at(it.at.values) * it.layers for polynomial in polynomials)
+    every, attention, repeated, skipped = (polynomial.at(values) for polynomial in _flop_polynomials(run, phase))
     if not causal:
         return FlopCount(every, every + repeated)
     return FlopCount(every - attention // 2, every + repeated - skipped // 2)
+
+
+def _flops(it: Figures, phase: str, causal: bool) -> FlopCount:
+    once = flop_count(it.at.account.timeline, it.at.values, phase, causal)
+    return FlopCount(*(None if count is None else count * it.layers for count in once))
 
 
 def _notes(it: Figures) -> list[str]:

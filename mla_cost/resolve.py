@@ -14,6 +14,7 @@ from mla_cost.kernels import KERNELS
 from mla_cost.program import Kernel, Pair, Scheme
 from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
+from mla_cost.states import padded_vocabulary
 
 
 class Illegal(ValueError):  # noqa: N818  (named after the status that it becomes)
@@ -31,7 +32,7 @@ class Point(NamedTuple):
     v_layout_matters: bool
 
 
-def resolve(model: ModelConfig, form: str, settings: PlanSettings) -> Point:
+def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = "attention") -> Point:
     """The program and the symbol values of one form at these settings.
 
     Raises:
@@ -42,6 +43,8 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings) -> Point:
     kernel = named("kernel", settings.kernel, KERNELS)
     values = symbol_values(model, settings)
     _require(scheme, values)
+    if layer != "attention":
+        values |= layer_values(model, settings)
     base = base_values(values, scheme.divides_heads)
     facts = facts_of(base, scheme.divides_heads)
     matters = not facts.exchanged or "value" not in scheme.moves
@@ -57,6 +60,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings) -> Point:
         softmax_dtype="activation" if settings.softmax_dtype == settings.dtype else settings.softmax_dtype,
         mask="none" if kernel.fused else settings.mask,
         norm=settings.norm,
+        layer=layer,
     )
     return Point(form, scheme, kernel, key, base, matters and "value" in form_of(form).points)
 
@@ -103,13 +107,33 @@ def symbol_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
         "S": settings.seq_len,
         "P": settings.sp,
         "b": settings.micro_batch,
-        "n": dims.heads,
+        "n": dims.heads // settings.tp,
         "h": dims.hidden,
         "d_q": dims.q_lora_rank or 0,
         "d_c": dims.kv_lora_rank,
         "k": dims.qk_nope_head_dim,
         "r": dims.qk_rope_head_dim,
         "v": dims.v_head_dim,
+    }
+
+
+def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
+    """What layers need beside attention: tp and its local widths, the vocabulary, and the experts of one rank."""
+    tp, rows = settings.tp, settings.seq_len // settings.sp // settings.tp * settings.micro_batch
+    width, experts = model.moe_intermediate_size or 0, model.num_routed_experts or 0
+    sent = rows * (model.num_experts_per_token or 0)
+    return {
+        "t": tp,
+        "f": (model.intermediate_size or 0) // tp,
+        "V": padded_vocabulary(model.vocab_size or 0, tp, settings.vocab_multiple) // tp,
+        "E": settings.ep,
+        "e": experts,
+        "c": experts // settings.ep,
+        "K": model.num_experts_per_token or 0,
+        "R": -(-sent * settings.imbalance_percent // 100),
+        "w": -(-sent // settings.ep),
+        "g": width // settings.etp,
+        "m": (model.num_shared_experts or 0) * width // tp,
     }
 
 

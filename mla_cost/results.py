@@ -39,6 +39,27 @@ class Moment(NamedTuple):
     op: str
 
 
+class Stage(NamedTuple):
+    """One pipeline stage of the model scope, from 0. in_flight: micro-batches kept per chunk at the worst moment.
+
+    kept: of the micro-batches in flight but one; working: of that one, at its peak.
+    """
+
+    stage: int
+    layers: int
+    mtp_modules: int
+    embedding: bool
+    loss: bool
+    in_flight: tuple[int, ...]
+    weight_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    kept_bytes: int
+    working_bytes: int
+    allocated_peak_bytes: int
+    moment: str
+
+
 class Memory(NamedTuple):
     """Bytes on one rank; what each figure counts is in docs/notation.md. None where no program exists."""
 
@@ -54,7 +75,7 @@ class Memory(NamedTuple):
     allocated_peak_moment: Moment | None = None
     tensors: tuple[TensorCost, ...] = ()
     breakdown: tuple[Breakdown, ...] = ()
-    stages: None = None
+    stages: tuple[Stage, ...] | None = None
 
 
 class CollectiveCost(NamedTuple):

@@ -34,6 +34,9 @@ Memory = Annotated[ByteSize, WrapValidator(_bounded)]
 Names = tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...]
 
 
+Degree = Annotated[int, Field(ge=1, le=2**16)]
+
+
 class PlanSettings(BaseModel):
     """Every setting of a plan. Sizes are counts; memory is bytes, or text with a unit such as `2GiB`."""
 
@@ -41,14 +44,26 @@ class PlanSettings(BaseModel):
 
     model: Annotated[str, Field(min_length=1, max_length=1000)] = defaults.MODEL
     device: Names = defaults.DEVICES
-    scope: Literal["attention"] = "attention"
+    scope: Literal["attention", "model"] = "attention"
     form: Names = defaults.FORMS
     scheme: str | None = None
     kernel: str = defaults.ATTENTION_KERNEL
     seq_len: Annotated[int, Field(ge=2, le=2**30)] = defaults.SEQ_LEN
     micro_batch: Annotated[int, Field(ge=1, le=2**16)] = 1
-    sp: Annotated[int, Field(ge=1, le=2**16)] = defaults.SP
-    tp: Annotated[int, Field(ge=1, le=2**16)] = 1
+    sp: Degree = defaults.SP
+    tp: Degree = 1
+    pp: Degree = 1
+    ep: Degree = 1
+    etp: Degree = 1
+    dp: Degree = 1
+    micro_batches: Annotated[int, Field(ge=1, le=2**20)] = 1
+    virtual_stages: Annotated[int, Field(ge=1, le=1024)] = 1
+    pipeline_layout: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
+    sharding: Literal["ddp", "distributed", "zero1", "zero2"] = "distributed"
+    gradient_dtype: Literal["fp32", "bf16"] = "fp32"
+    moment_dtype: Literal["fp32", "bf16"] = "fp32"
+    vocab_multiple: Annotated[int, Field(ge=1, le=2**20)] = 128
+    imbalance_percent: Annotated[int, Field(ge=100, le=1_000_000)] = 100
     layers: Annotated[int, Field(ge=1, le=100_000)] = 1
     dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
     v_layout: Literal["view", "contiguous"] = "view"

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from mla_cost.results import Plan, Result, TensorCost
+from mla_cost.views.parts import by_device, device_line, items, refused, verdict_text
 from mla_cost.views.units import gib, mib, readable, signed
 
-STYLES = {"fits": "green", "tight": "yellow", "oom": "red", "unsupported": "magenta", "illegal": "magenta"}
 LARGEST = 4  # tensors listed per form
 LEFT_OUT = (
     "Not in this scope: MLP or MoE, embedding, loss, optimizer states and master weights, gradient buffers of other "
@@ -28,11 +28,15 @@ COLUMNS = (
 
 def plan_table(plan: Plan) -> RenderableType:
     """The whole answer."""
+    if plan.inputs["scope"] == "model":
+        from mla_cost.views.model_table import model_table
+
+        return model_table(plan)
     parts: list[RenderableType] = [Text(_heading(plan)), Text(COLUMNS, style="dim")]
-    for device, results in _by_device(plan):
-        parts += [Text(""), Text(_device_line(plan, device, results), style="bold"), _verdicts(results)]
-        refused = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and _refused(r)]
-        parts += [_items(refused)] if refused else []
+    for device, results in by_device(plan):
+        parts += [Text(""), Text(device_line(plan, device, results), style="bold"), _verdicts(results)]
+        told = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and refused(r)]
+        parts += [items(told)] if told else []
     parts += [Text(""), *_drivers(plan)]
     parts += [Text(""), *_fused(plan), Text(""), *_small_print(plan)]
     return Group(*parts)
@@ -58,11 +62,6 @@ def _written(console: Console) -> str:
     return file.getvalue()
 
 
-def _by_device(plan: Plan) -> Iterator[tuple[str | None, list[Result]]]:
-    for device in dict.fromkeys(result.device for result in plan.results):
-        yield device, [result for result in plan.results if result.device == device]
-
-
 def _heading(plan: Plan) -> str:
     inputs = plan.inputs
     layers, sp = inputs["layers"], inputs["sp"]
@@ -74,21 +73,6 @@ def _heading(plan: Plan) -> str:
     if mla is not None and every is not None and mla < every:
         lines.append(f"Hybrid model: {mla} of its {every} layers are MLA; these are priced.")
     return "\n".join(lines)
-
-
-def _device_line(plan: Plan, device: str | None, results: list[Result]) -> str:
-    if device is None:
-        return "no device"
-    verdict = next((r.verdict for r in results if r.verdict and r.verdict.usable_bytes is not None), None)
-    title = plan.inputs["devices"][device]["title"]
-    if verdict is None:
-        return f"{device} ({title})"
-    visible = next(item.bytes for item in verdict.basis if item.name == "visible memory")
-    return f"{device} ({title}): usable {gib(verdict.usable_bytes)} of {gib(visible)} GiB visible"
-
-
-def _refused(result: Result) -> bool:
-    return result.verdict is not None and result.verdict.status in {"illegal", "unsupported"}
 
 
 def _verdicts(results: Iterable[Result]) -> Table:
@@ -106,47 +90,27 @@ def _verdicts(results: Iterable[Result]) -> Table:
             gib(memory.allocated_peak_bytes),
             mib(traffic.forward.wire_bytes),
             mib(traffic.backward.wire_bytes),
-            _verdict(result),
+            verdict_text(result),
         )
     return table
-
-
-def _verdict(result: Result) -> Text:
-    verdict = result.verdict
-    if verdict is None:
-        return Text("-")
-    if verdict.status == "fits":
-        return Text(verdict.reason, STYLES["fits"])
-    reason = "see below" if _refused(result) else verdict.reason
-    return Text.assemble((verdict.status, STYLES[verdict.status]), f": {reason}")
 
 
 # ---- what drives the differences
 
 
 def _drivers(plan: Plan) -> Iterator[RenderableType]:
-    device, results = next(_by_device(plan))
+    device, results = next(by_device(plan))
     priced = [result for result in results if result.memory.saved_bytes is not None]
     if not priced:
         return
     yield Text("Largest tensors at the peak (GiB; * saved for backward)", style="bold")
-    yield _items((result.form, _largest(result.memory.tensors)) for result in priced)
+    yield items((result.form, _largest(result.memory.tensors)) for result in priced)
     compared = [result for result in priced if any(_changes(result))]
     if compared:
         where = f" on {device}" if device else ""
         yield Text("")
         yield Text(f"Against {_baseline(priced)}, one block{where} (GiB: saved, at the allocated peak)", style="bold")
         yield _comparison(compared)
-
-
-def _items(rows: Iterable[tuple[str, str]]) -> RenderableType:
-    """A list: each name, then its text in a column of its own."""
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column()
-    for name, text in rows:
-        table.add_row(f"  {name}", text)
-    return table
 
 
 def _baseline(results: list[Result]) -> str:
@@ -185,13 +149,11 @@ def _comparison(results: Iterable[Result]) -> RenderableType:
 
 
 def _fused(plan: Plan) -> Iterator[RenderableType]:
-    rows = [
-        (d, r) for d, results in _by_device(plan) for r in results if r.verdict and r.memory.saved_bytes is not None
-    ]
+    rows = [(d, r) for d, results in by_device(plan) for r in results if r.verdict and r.memory.saved_bytes is not None]
     if not rows:
         return
     yield Text("Fused kernels that would train it, and what one block saves under them", style="bold")
-    yield _items((f"{device} {result.form}", _options(result)) for device, result in rows)
+    yield items((f"{device} {result.form}", _options(result)) for device, result in rows)
 
 
 def _options(result: Result) -> str:

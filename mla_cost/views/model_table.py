@@ -1,0 +1,114 @@
+"""The model scope as a table: forms on each device, then the stages and the states of the worst one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mla_cost.results import Plan, Result, Stage
+from mla_cost.views.parts import by_device, device_line, items, refused, verdict_text
+from mla_cost.views.units import gib
+
+COLUMNS = (
+    "GiB on one rank of the worst stage. states: weights, gradients, optimizer. kept: activations of the micro-batches "
+    "in flight. working: the micro-batch at its peak. sent: wire bytes of one optimizer step, all axes."
+)
+LEFT_OUT = (
+    "Not priced: recomputation, Megatron's own kernels, allocator rounding and fragmentation, library workspaces, the "
+    "optimizer step's temporary buffers."
+)
+
+
+def model_table(plan: Plan) -> RenderableType:
+    """The whole answer."""
+    parts: list[RenderableType] = [Text(_heading(plan)), Text(COLUMNS, style="dim")]
+    for device, results in by_device(plan):
+        parts += [Text(""), Text(device_line(plan, device, results), style="bold"), _forms(results)]
+        told = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and refused(r)]
+        parts += [items(told)] if told else []
+        priced = [result for result in results if result.memory.stages]
+        parts += list(_stages(priced)) if priced else []
+    return Group(*parts, Text(""), *_small_print(plan))
+
+
+def _heading(plan: Plan) -> str:
+    inputs = plan.inputs
+    world = inputs["pp"] * inputs["tp"] * inputs["sp"] * inputs["dp"]
+    degrees = ", ".join(f"{axis} {inputs[axis]}" for axis in ("tp", "sp", "pp", "ep", "dp"))
+    batch = f"micro-batch {inputs['micro_batch']} x {inputs['micro_batches']}"
+    return (
+        f"{inputs['model_title']}, the whole model: {inputs['seq_len']:,} tokens, {batch}, {inputs['dtype']}\n"
+        f"{world} ranks: {degrees}; optimizer {inputs['sharding']}, gradients {inputs['gradient_dtype']}"
+    )
+
+
+def _forms(results: Iterable[Result]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("form", no_wrap=True)
+    for name in ("states", "kept", "working", "total", "sent"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", overflow="fold")
+    for result in results:
+        table.add_row(result.form, *_figures(result), verdict_text(result))
+    return table
+
+
+def _figures(result: Result) -> list[str]:
+    memory = result.memory
+    if not memory.stages:
+        return ["-"] * 5
+    worst = _worst(memory.stages)
+    states = worst.weight_bytes + worst.gradient_bytes + worst.optimizer_bytes
+    sent = sum(cost.wire_bytes for cost in result.communication.collectives)
+    return [gib(states), gib(worst.kept_bytes), gib(worst.working_bytes), gib(worst.allocated_peak_bytes), gib(sent)]
+
+
+def _worst(stages: Iterable[Stage]) -> Stage:
+    return max(stages, key=lambda stage: stage.allocated_peak_bytes)
+
+
+def _stages(results: list[Result]) -> Iterator[RenderableType]:
+    """Every stage under the form that needs least, since stages differ alike under all of them."""
+    least = min(results, key=lambda result: result.memory.allocated_peak_bytes or 0)
+    stages = least.memory.stages or ()
+    yield Text("")
+    yield Text(f"Stages under {least.form}, kernel {least.kernel}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for name in ("stage", "layers", "in flight", "weights", "gradients", "optimizer", "kept", "working", "total"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for stage in _shown(stages):
+        table.add_row(*_stage(stage))
+    yield table
+    yield Text(f"Worst moment: {_worst(stages).moment} on stage {_worst(stages).stage}")
+
+
+def _shown(stages: tuple[Stage, ...]) -> list[Stage]:
+    """The first, the last and the worst where there are many."""
+    if len(stages) <= 8:
+        return list(stages)
+    wanted = {0, 1, len(stages) - 1, _worst(stages).stage}
+    return [stage for stage in stages if stage.stage in wanted]
+
+
+def _stage(stage: Stage) -> list[str]:
+    ends = "E" * stage.embedding + f"{stage.layers}" + "m" * stage.mtp_modules + "L" * stage.loss
+    flight = "+".join(str(count) for count in stage.in_flight)
+    amounts = (
+        stage.weight_bytes,
+        stage.gradient_bytes,
+        stage.optimizer_bytes,
+        stage.kept_bytes,
+        stage.working_bytes,
+        stage.allocated_peak_bytes,
+    )
+    return [str(stage.stage), ends, flight, *map(gib, amounts)]
+
+
+def _small_print(plan: Plan) -> Iterator[RenderableType]:
+    for note in dict.fromkeys(note for result in plan.results for note in result.notes):
+        yield Text(note, style="dim")
+    yield Text(LEFT_OUT, style="dim")

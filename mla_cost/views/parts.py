@@ -1,0 +1,58 @@
+"""Pieces that the tables of all scopes are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mla_cost.results import Plan, Result
+from mla_cost.views.units import gib
+
+STYLES = {"fits": "green", "tight": "yellow", "oom": "red", "unsupported": "magenta", "illegal": "magenta"}
+
+
+def by_device(plan: Plan) -> Iterator[tuple[str | None, list[Result]]]:
+    """The results of each device, in order."""
+    for device in dict.fromkeys(result.device for result in plan.results):
+        yield device, [result for result in plan.results if result.device == device]
+
+
+def device_line(plan: Plan, device: str | None, results: list[Result]) -> str:
+    """What a device is, and what of its memory is usable."""
+    if device is None:
+        return "no device"
+    verdict = next((r.verdict for r in results if r.verdict and r.verdict.usable_bytes is not None), None)
+    title = plan.inputs["devices"][device]["title"]
+    if verdict is None:
+        return f"{device} ({title})"
+    visible = next(item.bytes for item in verdict.basis if item.name == "visible memory")
+    return f"{device} ({title}): usable {gib(verdict.usable_bytes)} of {gib(visible)} GiB visible"
+
+
+def refused(result: Result) -> bool:
+    """Whether there is a reason to tell in place of figures."""
+    return result.verdict is not None and result.verdict.status in {"illegal", "unsupported"}
+
+
+def verdict_text(result: Result) -> Text:
+    """The verdict in a few words."""
+    verdict = result.verdict
+    if verdict is None:
+        return Text("-")
+    if verdict.status == "fits":
+        return Text(verdict.reason, STYLES["fits"])
+    reason = "see below" if refused(result) else verdict.reason
+    return Text.assemble((verdict.status, STYLES[verdict.status]), f": {reason}")
+
+
+def items(rows: Iterable[tuple[str, str]]) -> RenderableType:
+    """A list: each name, then its text in a column of its own."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, text in rows:
+        table.add_row(f"  {name}", text)
+    return table

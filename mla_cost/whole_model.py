@@ -1,0 +1,316 @@
+"""The model scope: everything one training rank holds, stage by stage; the worst stage sets the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from mla_cost import fit
+from mla_cost.config import DeviceConfig, ModelConfig
+from mla_cost.parallel import Chunk, Parallel, problems, stages
+from mla_cost.parameters import refusal
+from mla_cost.pricing import flop_count, illegal
+from mla_cost.resolve import Illegal
+from mla_cost.results import (
+    Breakdown,
+    CollectiveCost,
+    Communication,
+    FlopCount,
+    Flops,
+    Memory,
+    Moment,
+    Result,
+    Stage,
+    Traffic,
+)
+from mla_cost.settings import PlanSettings
+from mla_cost.stage import ChunkCost, Segment, Segments, StageActivations, activations
+from mla_cost.states import States, StateSettings, rank_parameters, shape_of, states, step_collectives
+
+AUTO = "auto"
+PROFILE = (
+    "profile reference prices what plain torch code keeps (docs/decisions/0007 and 0008); Megatron's kernels keep less "
+    "in places and more in others"
+)
+PARTS = (
+    "router and expert rows run as one fused op each, by construction; multi-token-prediction modules are priced from "
+    "their parts and not run by the executor yet"
+)
+NOTES = (PROFILE, PARTS)
+
+
+class Cost(NamedTuple):
+    """One stage evaluated. Bytes on one rank."""
+
+    stage: int
+    chunks: tuple[Chunk, ...]
+    costs: tuple[ChunkCost, ...]
+    states: States
+    active: StageActivations
+
+    @property
+    def peak(self) -> int:
+        """States, and activations at their worst moment."""
+        return self.states.total + self.active.bytes
+
+
+def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
+    """One result per form asked for. An impossible combination is a row too: `illegal`, its numbers None."""
+    return [_row(model, device, form, settings) for form in settings.form]
+
+
+def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> Result:
+    try:
+        chosen, why = _with_kernel(model, device, form, settings)
+        costs = stage_costs(model, form, chosen, device.family if device else "none")
+    except Illegal as error:
+        return illegal(device, form, settings, str(error))
+    worst = max(costs, key=lambda cost: cost.peak)
+    point = worst.costs[0].segments[-1].point
+    memory = _memory(costs, worst)
+    return Result(
+        device=device.name if device else None,
+        scope=settings.scope,
+        form=form,
+        scheme=point.scheme.name,
+        kernel=chosen.kernel,
+        profile=settings.profile,
+        settings=_settings(chosen, point.key.value_padding),
+        key=point.key.facts.words(),
+        memory=memory,
+        communication=_communication(model, worst, chosen),
+        flops=_flops(worst, chosen),
+        compared_to_explicit=(),
+        verdict=fit.model_verdict(device, chosen, point, memory.allocated_peak_bytes or 0) if device else None,
+        notes=(*why, *NOTES),
+    )
+
+
+def parallel_of(settings: PlanSettings) -> Parallel:
+    """The degrees of a plan."""
+    return Parallel(
+        tp=settings.tp,
+        sp=settings.sp,
+        pp=settings.pp,
+        ep=settings.ep,
+        etp=settings.etp,
+        dp=settings.dp,
+        micro_batches=settings.micro_batches,
+        virtual_stages=settings.virtual_stages,
+        layout=settings.pipeline_layout,
+    )
+
+
+def state_settings(settings: PlanSettings) -> StateSettings:
+    """How states are kept under a plan."""
+    return StateSettings(
+        sharding=settings.sharding,
+        weight_bytes=4 if settings.dtype == "fp32" else 2,
+        gradient_bytes=4 if settings.gradient_dtype == "fp32" else 2,
+        moment_bytes=4 if settings.moment_dtype == "fp32" else 2,
+        vocab_multiple=settings.vocab_multiple,
+    )
+
+
+def _with_kernel(
+    model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings
+) -> tuple[PlanSettings, tuple[str, ...]]:
+    """The settings with a kernel in place of `auto`: the first that trains this form on this device, else eager."""
+    if settings.kernel != AUTO:
+        return settings, ()
+    options = fit.fused_options(model, device, form, settings) if device else ()
+    if not options:
+        kernel = fit.EAGER
+        why = f"kernel auto: no fused kernel that we know of trains {form} here, so {kernel}"
+        return settings.model_copy(update={"kernel": kernel}), (why,)
+    first = options[0]
+    update = {"kernel": first.kernel, "value_padding": first.value_padding}
+    why = f"kernel auto: {first.kernel}, value_padding {first.value_padding} ({first.implementation})"
+    return settings.model_copy(update=update), (why,)
+
+
+def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> list[Cost]:
+    """Every stage of the pipeline evaluated.
+
+    Raises:
+        Illegal: the model's layers cannot be counted, the degrees do not divide it, or a program does not exist.
+
+    """
+    uncounted = refusal(model)
+    if uncounted is not None:
+        raise Illegal(f"{uncounted}; --scope attention prices its MLA block")
+    parallel, keeping = parallel_of(settings), state_settings(settings)
+    wrong = problems(parallel, shape_of(model, keeping, seq_len=settings.seq_len, micro_batch=settings.micro_batch))
+    if wrong:
+        raise Illegal(wrong[0].text)
+    if model.num_routed_experts and settings.etp > 1:
+        raise Illegal("etp above 1 is not priced yet; use etp 1 with a larger ep")
+    segments = Segments(model, form, settings, family)
+    laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
+    return [_cost(model, parallel, keeping, segments, at, chunks) for at, chunks in enumerate(laid_out)]
+
+
+def _cost(
+    model: ModelConfig,
+    parallel: Parallel,
+    keeping: StateSettings,
+    segments: Segments,
+    at: int,
+    chunks: tuple[Chunk, ...],
+) -> Cost:
+    costs = tuple(segments.chunk(chunk) for chunk in chunks)
+    held = rank_parameters(model, parallel, chunks, keeping)
+    return Cost(at, chunks, costs, states(held, parallel, keeping), activations(parallel, at, costs))
+
+
+def _settings(settings: PlanSettings, padding: str) -> dict[str, object]:
+    fields = ("v_layout", "attention_layout", "softmax_dtype", "remat", "causal", "tp", "pp", "ep", "dp", "sharding")
+    return {"value_padding": padding, **{field: getattr(settings, field) for field in fields}}
+
+
+def _memory(costs: Sequence[Cost], worst: Cost) -> Memory:
+    held, active = worst.states, worst.active
+    phase, _, op = active.where.partition(" of ")
+    return Memory(
+        saved_bytes=active.kept,
+        peak_bytes=active.bytes,
+        parameter_bytes=held.weight_bytes,
+        parameter_gradient_bytes=held.gradient_bytes,
+        parameter_gradient_total_bytes=held.gradient_bytes,
+        optimizer_bytes=held.optimizer_bytes,
+        kernel_workspace_bytes=None,
+        allocated_peak_bytes=worst.peak,
+        peak_moment=Moment(phase, op),
+        allocated_peak_moment=Moment(phase, op),
+        breakdown=tuple(_breakdown(worst)),
+        stages=tuple(_stage(cost) for cost in costs),
+    )
+
+
+def _breakdown(worst: Cost) -> Iterator[Breakdown]:
+    held, active = worst.states, worst.active
+    parts = [
+        ("weights", held.weight_bytes),
+        ("gradients", held.gradient_bytes),
+        ("optimizer states", held.optimizer_bytes),
+        ("buffers", held.buffer_bytes),
+        ("kept for micro-batches in flight", active.kept),
+        ("working micro-batch", active.working),
+    ]
+    return (Breakdown(name, amount, "counted") for name, amount in parts if amount)
+
+
+def _stage(cost: Cost) -> Stage:
+    return Stage(
+        stage=cost.stage,
+        layers=sum(chunk.num_layers for chunk in cost.chunks),
+        mtp_modules=sum(chunk.num_mtp for chunk in cost.chunks),
+        embedding=any(chunk.embedding for chunk in cost.chunks),
+        loss=any(chunk.loss for chunk in cost.chunks),
+        in_flight=cost.active.in_flight,
+        weight_bytes=cost.states.weight_bytes,
+        gradient_bytes=cost.states.gradient_bytes,
+        optimizer_bytes=cost.states.optimizer_bytes,
+        kept_bytes=cost.active.kept,
+        working_bytes=cost.active.working,
+        allocated_peak_bytes=cost.peak,
+        moment=cost.active.where,
+    )
+
+
+# ---- communication and flops of one optimizer step
+
+
+def _segments(cost: Cost) -> Iterable[Segment]:
+    return (segment for chunk in cost.costs for segment in chunk.segments)
+
+
+def _communication(model: ModelConfig, worst: Cost, settings: PlanSettings) -> Communication:
+    """One optimizer step of one rank of the worst stage: every micro-batch, then what keeps weights equal."""
+    found: dict[tuple[str, ...], CollectiveCost] = {}
+    for segment in _segments(worst):
+        for cost in _collectives(segment, settings.micro_batches):
+            key = (cost.kind, cost.tensor, cost.phase, cost.axis, cost.dtype)
+            found[key] = _joined(found[key], cost) if key in found else cost
+    costs = [*found.values(), *_between_stages(model, worst, settings), *_step(model, worst, settings)]
+    return Communication(_traffic(costs, "forward"), _traffic(costs, "backward"), tuple(costs))
+
+
+def _collectives(segment: Segment, times: int) -> Iterator[CollectiveCost]:
+    account, sizes, values = segment.at.account, segment.at.sizes, segment.at.values
+    for called, (payload, wire) in zip(account.timeline.collectives, account.payloads, strict=True):
+        yield CollectiveCost(
+            kind=called.kind,
+            tensor=called.tensor,
+            phase=called.phase,
+            axis=called.axis,
+            group_size=values[called.ranks],
+            count=times,
+            dtype=called.dtype,
+            payload_bytes=times * sizes[payload],
+            wire_bytes=times * sizes[wire],
+        )
+
+
+def _joined(first: CollectiveCost, second: CollectiveCost) -> CollectiveCost:
+    return first._replace(
+        count=first.count + second.count,
+        payload_bytes=first.payload_bytes + second.payload_bytes,
+        wire_bytes=first.wire_bytes + second.wire_bytes,
+    )
+
+
+def _between_stages(model: ModelConfig, worst: Cost, settings: PlanSettings) -> Iterator[CollectiveCost]:
+    """Hidden states to the next chunk and their gradients to the chunk before, point to point."""
+    if settings.pp == 1:
+        return
+    width = 4 if settings.dtype == "fp32" else 2
+    positions = settings.seq_len // settings.sp // settings.tp * settings.micro_batch
+    once = width * positions * model.dims.hidden
+    for phase, count in (
+        ("forward", sum(not chunk.loss for chunk in worst.chunks)),
+        ("backward", sum(not chunk.embedding for chunk in worst.chunks)),
+    ):
+        times = count * settings.micro_batches
+        name = "hidden states" if phase == "forward" else "gradient of hidden states"
+        if times:
+            amount = times * once
+            yield CollectiveCost(
+                "point_to_point", name, phase, "pp", settings.pp, times, settings.dtype, amount, amount
+            )
+
+
+def _step(model: ModelConfig, worst: Cost, settings: PlanSettings) -> Iterator[CollectiveCost]:
+    parallel, keeping = parallel_of(settings), state_settings(settings)
+    held = rank_parameters(model, parallel, worst.chunks, keeping)
+    for called in step_collectives(held, parallel, keeping):
+        yield CollectiveCost(
+            kind=called.kind,
+            tensor=called.tensor,
+            phase=called.phase,
+            axis=called.axis,
+            group_size=called.group_size,
+            count=called.calls,
+            dtype=settings.gradient_dtype if "gradients" in called.tensor else settings.dtype,
+            payload_bytes=called.calls * called.payload_bytes,
+            wire_bytes=called.calls * called.wire_bytes,
+        )
+
+
+def _traffic(costs: Iterable[CollectiveCost], phase: str) -> Traffic:
+    own = [cost for cost in costs if cost.phase == phase]
+    return Traffic(sum(cost.payload_bytes for cost in own), sum(cost.wire_bytes for cost in own))
+
+
+def _flops(worst: Cost, settings: PlanSettings) -> Flops:
+    """One optimizer step of one rank of the worst stage."""
+    return Flops(_phase_flops(worst, "forward", settings), _phase_flops(worst, "backward", settings))
+
+
+def _phase_flops(worst: Cost, phase: str, settings: PlanSettings) -> FlopCount:
+    counts = [
+        flop_count(segment.at.account.timeline, segment.at.values, phase, settings.causal)
+        for segment in _segments(worst)
+    ]
+    model = sum(count.model or 0 for count in counts) * settings.micro_batches
+    return FlopCount(model, sum(count.executed or 0 for count in counts) * settings.micro_batches)
