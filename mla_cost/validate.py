@@ -37,7 +37,8 @@ def validate(
 ) -> Report:
     """Compare model and executor on a grid, or with `records` on what devices measured.
 
-    ranks: gloo processes to start, 0 for none. watch: called before every cell.
+    ranks: gloo processes to start, 0 for none; they import the caller's script, which therefore calls this under
+    `if __name__ == "__main__":`. watch: called before every cell.
 
     Raises:
         InputError: torch is missing, ranks is not among ALLOWED_RANKS, or a record cannot be read.
