@@ -62,6 +62,18 @@ def test_the_threshold_from_both_sides(device, spare, status):
     assert found.headroom_bytes == wanted
 
 
+def test_5_percent_exactly_is_not_tight():
+    reserve = verdict().basis[-1]
+    spare = usable() % 20
+    question = {"reserve": {reserve.name.removeprefix("reserve: "): spare - reserve.bytes}}
+    available = usable(**question)
+    assert available % 20 == 0
+    statuses = [
+        verdict(**question, other_memory=available - available // 20 - required() + more).status for more in (0, 1)
+    ]
+    assert statuses == ["fits", "tight"]
+
+
 def test_what_the_verdict_says():
     room = usable() - required()
     assert verdict().reason == f"one block fits, {room / GIB:.1f} GiB left"
