@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from mla_cost.errors import InputError as InputError
     from mla_cost.sweeping import sweep as sweep
 
-_HOMES = {"InputError": "mla_cost.errors", "formula": "mla_cost.api", "plan": "mla_cost.api", "sweep": "mla_cost.sweeping"}
+_HOMES = {
+    "InputError": "mla_cost.errors",
+    "formula": "mla_cost.api",
+    "plan": "mla_cost.api",
+    "sweep": "mla_cost.sweeping",
+}
 
 __all__ = ["InputError", "formula", "plan", "sweep"]
 

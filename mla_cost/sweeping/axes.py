@@ -92,7 +92,8 @@ def _field(name: str) -> str:
         raise InputError("is not priced at attention scope", field=f"over {name}")
     known = [*FIELDS, *(f"dims.{dim}" for dim in AttentionDims.model_fields)]
     close = [f"dims.{name}"] if name in AttentionDims.model_fields else nearest(name, known)
-    raise InputError(f"a plan has no field {shown(name)} to go over", field="over", nearest=close)
+    allowed = f"{', '.join(FIELDS)}, dims.*, reserve.*"
+    raise InputError(f"a plan has no field {shown(name)} to go over", field="over", allowed=allowed, nearest=close)
 
 
 def _values(name: str, given: Any) -> Sequence[Any]:
@@ -170,7 +171,8 @@ def _whole(axis: Axis, none: bool = False) -> None:
 
 def _check_value(settings: PlanSettings, name: str, value: Any) -> None:
     if name in DECLARED:
-        named(name, value, DECLARED[name])
+        if value is not None or name != "scheme":  # None: the form's own
+            named(name, value, DECLARED[name])
         return
     if name == "model":
         catalog.model(value)

@@ -30,7 +30,7 @@ class Checker:
     def check_reserve(device: DeviceConfig | None, settings: PlanSettings) -> None:
         """Refuse an override of a reserve item that a device does not have, before anything is priced."""
         if device is not None:
-            fit.reserve_items(device, settings)
+            fit.reserve_items(device, settings, {"sp": settings.sp})
 
     def compare(self, index: int, row: Mapping[str, Any], table: Sequence[Column]) -> None:
         """Compare a point with its price by the int evaluator, to the byte.

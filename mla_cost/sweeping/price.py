@@ -209,7 +209,8 @@ def _refuse(found: Figures, into: Any, reason: int) -> None:
 
 
 def _usable(device: DeviceConfig, settings: PlanSettings) -> int:
-    return device.visible_bytes.integer - sum(item.bytes for item in reserve_items(device, settings))
+    reserve = reserve_items(device, settings, {"sp": settings.sp})
+    return device.visible_bytes.integer - sum(item.bytes for item in reserve)
 
 
 # ---- structure

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,7 @@ class Sweep:
         self.table = tuple(_table(self.grid))
         self._checker = Checker(self.grid)
         for device in self.grid.devices:
-            self._checker.check_reserve(device, settings)
+            self._checker.check_reserve(device, self.grid.choice(0).settings)
 
     def __len__(self) -> int:
         return len(self.grid)
@@ -294,7 +294,8 @@ class Sweep:
         pandas: Any = extra("pandas", "pandas")
         found = self.to_numpy()
         table = {c.name: self._pandas_column(pandas, c, found) for c in self.table}
-        return cast("pd.DataFrame", pandas.DataFrame(table))
+        frame: pd.DataFrame = pandas.DataFrame(table)
+        return frame
 
     def _pandas_column(self, pandas: Any, column: Column, found: Columns) -> Any:
         if column.name == "reason":
@@ -307,9 +308,10 @@ class Sweep:
 
     def to_polars(self) -> pl.DataFrame:
         """A polars data frame: names as enums, nulls where a row has no number (extra: mla-cost[polars])."""
-        polars = extra("polars", "polars")
+        polars: Any = extra("polars", "polars")
         found = self.to_numpy()
-        return polars.DataFrame([self._polars_column(polars, c, found) for c in self.table])
+        frame: pl.DataFrame = polars.DataFrame([self._polars_column(polars, c, found) for c in self.table])
+        return frame
 
     def _polars_column(self, polars: Any, column: Column, found: Columns) -> Any:
         if column.name == "reason":
