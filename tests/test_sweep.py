@@ -41,8 +41,8 @@ def some(values, most=3):
 
 GRIDS = st.fixed_dictionaries(
     {
-        "form": some(["explicit", "absorbed", "laga"], 2),
-        "kernel": some(["eager", "eager-bmm", "flash", "mem-efficient", "npu-fusion"], 2),
+        "form": some(["explicit", "absorbed", "laga"], 1),
+        "kernel": some(["eager", "eager-bmm", "flash", "mem-efficient", "npu-fusion"], 1),
         "seq_len": some([2, 8, 24, 100, 4096, 16384, 2**20, 2**30]),
         "sp": some([1, 2, 3, 8, 24, 64]),
     },
@@ -53,23 +53,23 @@ GRIDS = st.fixed_dictionaries(
         "dims.q_lora_rank": some([None, 1, 1536], 2),
         "dims.qk_rope_head_dim": some([0, 2, 64], 2),
         "dims.v_head_dim": some([1, 64, 128, 192, 256], 2),
-        "dims.qk_nope_head_dim": some([1, 64, 128], 2),
-        "dims.kv_lora_rank": some([1, 512], 2),
-        "scheme": some([None, "ulysses", "latent-gather", "kv-gather"], 2),
-        "value_padding": some([None, "none", "qk"], 2),
-        "v_layout": some(["view", "contiguous"], 2),
-        "attention_layout": some(["sbnd", "bsht", "bnsd"], 2),
-        "dtype": some(["bf16", "fp32"], 2),
-        "softmax_dtype": some(["activation", "fp32"], 2),
-        "norm": some(["fused", "composite"], 2),
-        "mask": some(["none", "tensor"], 2),
+        "dims.qk_nope_head_dim": some([1, 64, 128], 1),
+        "dims.kv_lora_rank": some([1, 512], 1),
+        "scheme": some([None, "ulysses", "latent-gather", "kv-gather"], 1),
+        "value_padding": some([None, "none", "qk"], 1),
+        "v_layout": some(["view", "contiguous"], 1),
+        "attention_layout": some(["sbnd", "bsht", "bnsd"], 1),
+        "dtype": some(["bf16", "fp32"], 1),
+        "softmax_dtype": some(["activation", "fp32"], 1),
+        "norm": some(["fused", "composite"], 1),
+        "mask": some(["none", "tensor"], 1),
         "model": some(["deepseek-v3", "deepseek-v2-lite", "minicpm3-4b"], 2),
         "device": some([*DEVICES, "none"], 3),
     },
 )
 
 
-@hypothesis.settings(max_examples=25)
+@hypothesis.settings(max_examples=20)
 @hypothesis.given(grid=GRIDS, data=st.data())
 def test_equal_to_the_int_evaluator_to_the_byte(grid, data):
     study = mla_cost.sweep(over=grid, **BASE)

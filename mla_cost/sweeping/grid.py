@@ -79,6 +79,7 @@ class Grid:
         self.shape = tuple(len(axis.values) for axis in self.numbers)
         self.num_numbers = math.prod(self.shape)
         self.num_choices = math.prod(len(axis.values) for axis in self.choices)
+        self._choices: dict[int, Choice] = {}
         self._spreads: dict[tuple[str, int], NDArray[Any]] = {}
         self._cut()
 
@@ -102,6 +103,12 @@ class Grid:
 
     def choice(self, number: int) -> Choice:
         """The choice of that number."""
+        found = self._choices.get(number)
+        if found is None:
+            found = self._choices[number] = self._choice(number)
+        return found
+
+    def _choice(self, number: int) -> Choice:
         at = _unravel(number, [len(axis.values) for axis in self.choices])
         taken = {axis.name: axis.values[where] for axis, where in zip(self.choices, at, strict=True)}
         form = taken.pop("form")

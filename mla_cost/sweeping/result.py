@@ -147,21 +147,12 @@ class Sweep:
 
     def _prepare(self) -> None:
         """Make what all threads share before there are several."""
-        for shared in (self._pricer, self.names, self._choices, self.grid.symbols, self.grid.constant):
+        for shared in (self._pricer, self.names, self.grid.symbols, self.grid.constant):
             del shared
 
     def _task(self, number: int) -> tuple[Choice, Box]:
         choice, box = divmod(number, self.grid.boxes_per_choice)
-        return self._choice(choice), self.grid.box(box)
-
-    def _choice(self, number: int) -> Choice:
-        if number not in self._choices:
-            self._choices[number] = self.grid.choice(number)
-        return self._choices[number]
-
-    @cached_property
-    def _choices(self) -> dict[int, Choice]:
-        return {}
+        return self.grid.choice(choice), self.grid.box(box)
 
     def _box_at(self, start: int) -> int:
         """The number of the box that begins at a point."""
@@ -260,7 +251,7 @@ class Sweep:
         choice, inside = divmod(number, self.grid.num_numbers)
         one = self.grid.one(inside)
         columns = self._empty(len(self.grid.devices))
-        self._fill(self._choice(choice), one, columns)
+        self._fill(self.grid.choice(choice), one, columns)
         start = number * len(self.grid.devices)
         return list(self.rows(Chunk(start, columns)))[index - start]
 
