@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
+from mla_cost import remat
 from mla_cost.dims import Facts
 from mla_cost.engine import Machine, Tensor, Timeline
 from mla_cost.forms import FORMS
@@ -32,6 +33,7 @@ class Key(NamedTuple):
     mask: str = "none"
     norm: str = "fused"
     layer: str = "attention"
+    remat: str = "none"
     input_held: bool = True
 
     def settings(self) -> dict[str, str]:
@@ -79,6 +81,7 @@ class _Run:
         if key.facts.experts_divided:
             self.moves.update(EXPERT_PARALLEL)
         self.settings = key.settings()
+        self.checkpointed = remat.pieces(key.remat)
         self.machine = Machine(key.facts, key.dtype)
         self.parameters: dict[str, Tensor] = {}
 
@@ -99,6 +102,11 @@ class _Run:
         return machine.timeline
 
     def _call(self, piece: Piece, arguments: list[Tensor]) -> list[Tensor]:
+        if piece.name in self.checkpointed:
+            return self.machine.checkpoint(partial(self._body, piece), arguments)
+        return self._body(piece, arguments)
+
+    def _body(self, piece: Piece, arguments: list[Tensor]) -> list[Tensor]:
         names = dict(zip(piece.parameters, arguments, strict=True))
         arguments.clear()
         returned = self._block(piece.body, names)

@@ -15,7 +15,7 @@ from mla_cost.dims import Facts
 from mla_cost.layout import Axes, contiguous, is_contiguous, is_dense, like, names
 from mla_cost.polynomial import ZERO, Polynomial
 
-Phase = Literal["forward", "backward"]
+Phase = Literal["forward", "recompute", "backward"]
 Kind = Literal["activation", "parameter", "parameter_gradient"]
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "int32": 4, "int64": 8}
 
@@ -23,7 +23,20 @@ DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "int32": 4, "int64": 8}
 class Allocation:
     """One storage over its whole life: what it is, how large, and (by event number) when it was made and freed."""
 
-    __slots__ = ("dims", "dtype", "freed", "gathered", "kind", "label", "made", "number", "op", "phase", "saved", "size")
+    __slots__ = (
+        "dims",
+        "dtype",
+        "freed",
+        "gathered",
+        "kind",
+        "label",
+        "made",
+        "number",
+        "op",
+        "phase",
+        "saved",
+        "size",
+    )
 
     def __init__(
         self,
@@ -154,7 +167,7 @@ Backward = Callable[[Gradients], Sequence["Tensor | None"]]
 class Node:
     """A node of the backward graph. `backward` gets one gradient per output and gives one per edge."""
 
-    __slots__ = ("backward", "edges", "number", "op", "outputs", "saved")
+    __slots__ = ("backward", "edges", "number", "op", "outputs", "region", "saved", "slot")
 
     def __init__(
         self,
@@ -171,9 +184,33 @@ class Node:
         self.backward = backward
         self.saved: list[Tensor] = list(saved)
         self.outputs = outputs
+        self.region: Region | None = None  # where a checkpoint keeps nothing: what runs again before this node runs
+        self.slot = 0
 
 
 Edge = tuple[Node, int]
+Body = Callable[[list[Tensor]], list[Tensor]]
+
+
+class Region:
+    """A checkpoint: its inputs, and how to run it again. Nodes that would have kept something hold it until they ran.
+
+    captured: what running again found for each of them, in order.
+    """
+
+    __slots__ = ("body", "captured", "inputs", "kept")
+
+    def __init__(self, body: Body, inputs: list[Tensor]) -> None:
+        self.body = body
+        self.inputs = inputs
+        self.kept = 0
+        self.captured: list[list[Tensor]] | None = None
+
+
+class _AllCaptured(Exception):  # noqa: N818  (no error: torch stops a recomputation so)
+    """The last tensor that backward needs has been made again."""
+
+
 LEAF_NUMBER = 1 << 62  # torch runs AccumulateGrad nodes as soon as they are ready
 
 
@@ -211,6 +248,8 @@ class Machine:
         self.phase: Phase = "forward"
         self.op = ""
         self.closed = False
+        self._region: Region | None = None
+        self._capturing: Region | None = None
         self._nodes = 0
         self._sizes: dict[tuple[tuple[str, ...], str], Polynomial] = {}
         self._leaves: dict[Node, Leaf] = {}
@@ -278,7 +317,11 @@ class Machine:
         self, needed: Polynomial, recomputed: Polynomial = ZERO, attention: bool = False, skips_masked: bool = False
     ) -> None:
         """Record the multiply-adds (counted as two) of the running op."""
-        self.timeline.flops.append(Flops(self.op, self.phase, needed, recomputed, attention, skips_masked))
+        if self.phase == "recompute":
+            needed, recomputed, phase = ZERO, needed + recomputed, "backward"
+        else:
+            phase = self.phase
+        self.timeline.flops.append(Flops(self.op, phase, needed, recomputed, attention, skips_masked))
 
     def is_contiguous(self, tensor: Tensor) -> bool:
         """Whether the tensor lies row-major without gaps."""
@@ -319,18 +362,66 @@ class Machine:
         saved: Iterable[Tensor] = (),
     ) -> None:
         """Make the node that leads from outputs back to inputs, keeping `saved` until it has run."""
-        self._nodes += 1
         kept = [Tensor(t.storage, t.axes, t.dtype, t.label) for t in saved]
-        node = Node(self._nodes, self.op, [t.edge for t in inputs], backward, kept, len(outputs))
+        if self._capturing is not None:
+            self._capture(self._capturing, kept)
+            return
+        self._nodes += 1
+        node = Node(self._nodes, self.op, [t.edge for t in inputs], backward, (), len(outputs))
+        if self._region is None:
+            node.saved = kept
+        elif kept:
+            node.region, node.slot = self._region, self._region.kept
+            self._region.kept += 1
         for index, output in enumerate(outputs):
             output.edge = (node, index)
+
+    # ---- checkpoints
+
+    def checkpoint(self, body: Body, inputs: list[Tensor]) -> list[Tensor]:
+        """Run a part of the program whose nodes keep nothing: backward runs it again (docs/decisions/0009)."""
+        if self._region is not None or self._capturing is not None:
+            return body(inputs)
+        self._region = Region(body, list(inputs))
+        try:
+            return body(inputs)
+        finally:
+            self._region = None
+
+    @staticmethod
+    def _capture(region: Region, kept: list[Tensor]) -> None:
+        if not kept:
+            return
+        assert region.captured is not None
+        region.captured.append(kept)
+        if len(region.captured) == region.kept:
+            raise _AllCaptured
+
+    def _restore(self, node: Node) -> None:
+        """Give a node of a checkpoint what it would have kept, running the part again where nobody has yet."""
+        region = node.region
+        if region is None:
+            return
+        if region.captured is None:
+            self._run_again(region)
+        assert region.captured is not None
+        node.saved, region.captured[node.slot] = region.captured[node.slot], []
+
+    def _run_again(self, region: Region) -> None:
+        op, region.captured = self.op, []
+        self._capturing, self.phase = region, "recompute"
+        try:
+            region.body(list(region.inputs))
+        except _AllCaptured as stop:
+            stop.__traceback__ = None
+        self._capturing, self.phase, self.op = None, "backward", op
 
     # ---- backward
 
     def mark_saved(self, edge: Edge) -> None:
         """Mark every storage that a node reachable from here keeps."""
         for node in _reachable(edge[0]):
-            for tensor in node.saved:
+            for tensor in node.saved if node.region is None else node.region.inputs:
                 tensor.storage.allocation.saved = True
 
     def backward(self, edge: Edge, make_gradient: Callable[[], Tensor]) -> None:
@@ -349,9 +440,11 @@ class Machine:
             if node.backward is None:
                 self._gather(node, gradients)
                 continue
+            self._restore(node)
             results = list(node.backward(gradients))
             gradients.clear()
             node.saved.clear()
+            node.region = None
             for target in node.edges:
                 result = results.pop(0)
                 if target is not None:

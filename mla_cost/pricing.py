@@ -221,7 +221,9 @@ def _communication(it: Figures) -> Communication:
 
 
 def _traffic(costs: Iterable[CollectiveCost], phase: str) -> Traffic:
-    own = [cost for cost in costs if cost.phase == phase]
+    """The sums of a phase; what is called again in backward is sent in backward."""
+    phases = {phase, "recompute"} if phase == "backward" else {phase}
+    own = [cost for cost in costs if cost.phase in phases]
     return Traffic(sum(cost.payload_bytes for cost in own), sum(cost.wire_bytes for cost in own))
 
 

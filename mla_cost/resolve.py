@@ -12,6 +12,7 @@ from mla_cost.errors import InputError, nearest, shown
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
 from mla_cost.program import Kernel, Pair, Scheme
+from mla_cost.remat import NOT_YET, POLICIES
 from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
 from mla_cost.states import padded_vocabulary
@@ -61,6 +62,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
         mask="none" if kernel.fused else settings.mask,
         norm=settings.norm,
         layer=layer,
+        remat=_policy(settings.remat),
     )
     return Point(form, scheme, kernel, key, base, matters and "value" in form_of(form).points)
 
@@ -115,6 +117,16 @@ def symbol_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
         "r": dims.qk_rope_head_dim,
         "v": dims.v_head_dim,
     }
+
+
+def _policy(wanted: str) -> str:
+    """A recomputation policy, its names known and in a fixed order."""
+    names = wanted.split("+")
+    for name in names:
+        if name in NOT_YET:
+            raise InputError(f"remat {name} is not priced yet", field="remat", allowed=", ".join(POLICIES))
+        named("remat", name, POLICIES)
+    return "+".join(name for name in POLICIES if name in names)
 
 
 def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:

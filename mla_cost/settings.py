@@ -73,7 +73,7 @@ class PlanSettings(BaseModel):
     mask: Literal["none", "tensor"] = "none"
     norm: Literal["fused", "composite"] = "fused"
     causal: bool = True
-    remat: Literal["none"] = "none"
+    remat: Annotated[str, Field(min_length=1, max_length=200)] = "none"
     profile: Literal["reference"] = "reference"
     other_memory: Memory = ByteSize(0)
     reserve: dict[str, Memory] = {}

@@ -298,7 +298,9 @@ def _step(model: ModelConfig, worst: Cost, settings: PlanSettings) -> Iterator[C
 
 
 def _traffic(costs: Iterable[CollectiveCost], phase: str) -> Traffic:
-    own = [cost for cost in costs if cost.phase == phase]
+    """The sums of a phase; what is called again in backward is sent in backward."""
+    phases = {phase, "recompute"} if phase == "backward" else {phase}
+    own = [cost for cost in costs if cost.phase in phases]
     return Traffic(sum(cost.payload_bytes for cost in own), sum(cost.wire_bytes for cost in own))
 
 

@@ -39,6 +39,10 @@ def plan(
     dtype: Annotated[
         str | None, typer.Option(metavar="bf16|fp16|fp32", help="Activations, weights, gradients.")
     ] = None,
+    remat: Annotated[
+        str | None,
+        typer.Option(metavar="none|full|PART+PART", help="What backward runs again: core_attn, mlp, moe, ..."),
+    ] = None,
     layers: Annotated[int | None, typer.Option(help="Equal blocks in a row; 1 by default.")] = None,
     v_layout: Annotated[str | None, typer.Option(metavar="view|contiguous", help="V as a view or a copy.")] = None,
     value_padding: Annotated[str | None, typer.Option(metavar="none|qk", help="Pad V to the width of Q and K.")] = None,
@@ -86,6 +90,7 @@ def plan(
         "scheme": scheme,
         "kernel": kernel,
         "dtype": dtype,
+        "remat": remat,
         "layers": layers,
         "v_layout": v_layout,
         "value_padding": value_padding,

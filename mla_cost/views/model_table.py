@@ -18,7 +18,7 @@ COLUMNS = (
     "in flight. working: the micro-batch at its peak. sent: wire bytes of one optimizer step, all axes."
 )
 LEFT_OUT = (
-    "Not priced: recomputation, Megatron's own kernels, allocator rounding and fragmentation, library workspaces, the "
+    "Not priced: Megatron's own kernels and its finer recomputation, allocator rounding and fragmentation, library workspaces, the "
     "optimizer step's temporary buffers."
 )
 
