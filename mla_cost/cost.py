@@ -81,7 +81,7 @@ class _Run:
         if key.facts.experts_divided:
             self.moves.update(EXPERT_PARALLEL)
         self.settings = key.settings()
-        self.checkpointed = remat.pieces(key.remat)
+        self.checkpointed = remat.pieces(key.remat) if self.layer.recomputed else frozenset()
         self.machine = Machine(key.facts, key.dtype)
         self.parameters: dict[str, Tensor] = {}
 

@@ -317,10 +317,9 @@ class Machine:
         self, needed: Polynomial, recomputed: Polynomial = ZERO, attention: bool = False, skips_masked: bool = False
     ) -> None:
         """Record the multiply-adds (counted as two) of the running op."""
-        if self.phase == "recompute":
+        phase: Phase = self.phase
+        if phase == "recompute":
             needed, recomputed, phase = ZERO, needed + recomputed, "backward"
-        else:
-            phase = self.phase
         self.timeline.flops.append(Flops(self.op, phase, needed, recomputed, attention, skips_masked))
 
     def is_contiguous(self, tensor: Tensor) -> bool:

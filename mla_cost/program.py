@@ -133,13 +133,14 @@ class Form(NamedTuple):
 class Layer(NamedTuple):
     """What stands around attention, or beside it. text: its pieces, of which `layer` is the whole.
 
-    takes_input: whether its argument is a tensor that needs a gradient.
+    takes_input: whether its argument is a tensor that needs a gradient. recomputed: whether recomputation applies.
     """
 
     name: str
     title: str
     text: str
     takes_input: bool = True
+    recomputed: bool = True
 
 
 class Pair(NamedTuple):

@@ -148,8 +148,29 @@ class FusedOption(NamedTuple):
     source: str
 
 
+class Lever(NamedTuple):
+    """One change of a plan and what it does, against the plan. None where the change makes no program.
+
+    lever: the setting that is turned; settings: all that change with it. ranks_factor: by how much the number of ranks
+    grows. sent, flops: forward and backward, at the model scope of one optimizer step. reason: why it is refused.
+    """
+
+    lever: str
+    change: str
+    settings: Mapping[str, Any]
+    required_delta_bytes: int | None
+    sent_delta_bytes: int | None
+    flops_delta: int | None
+    ranks_factor: int
+    status: Status
+    reason: str
+
+
 class Verdict(NamedTuple):
-    """Whether the priced scope fits, and the arithmetic behind it."""
+    """Whether the priced scope fits, and the arithmetic behind it.
+
+    levers, remedy: filled in on request; remedy is the smallest change that makes it fit, in words.
+    """
 
     status: Status
     required_bytes: int | None
@@ -157,8 +178,9 @@ class Verdict(NamedTuple):
     headroom_bytes: int | None
     reason: str
     basis: tuple[Basis, ...] = ()
-    levers: tuple[str, ...] = ()
+    levers: tuple[Lever, ...] = ()
     fused_kernels: tuple[FusedOption, ...] = ()
+    remedy: str | None = None
 
 
 class Result(NamedTuple):

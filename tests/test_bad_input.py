@@ -51,7 +51,7 @@ LINES = [
     ("explain", ["missing argument 'form'"]),
     ("show", ["missing argument 'name'"]),
     ("plann", ["unknown command 'plann'", "did you mean plan"]),
-    ("zzz", ["unknown command 'zzz'", "allowed: plan, explain"]),
+    ("zzz", ["unknown command 'zzz'", "allowed: plan, "]),
     ("--bogus", ["unknown option --bogus"]),
     # names
     ("plan --model deepsek-v3", ["unknown model 'deepsek-v3'", "did you mean", "deepseek-v3"]),
@@ -69,7 +69,7 @@ LINES = [
     ("plan --softmax-dtype fp8", ["softmax_dtype", "'fp8'"]),
     ("plan --mask yes", ["mask", "'yes'"]),
     ("plan --norm layer", ["norm", "'layer'", "'fused' or 'composite'"]),
-    ("plan --scope model", ["scope", "'model'", "'attention'"]),
+    ("plan --scope moedl", ["scope", "'moedl'", "'attention'"]),
     ("explain lga", ["unknown form 'lga'", "did you mean laga?"]),
     ("explain laga --quantity sved", ["unknown quantity 'sved'", "allowed: saved, peak", "did you mean saved?"]),
     ("explain laga --kernel flsh", ["unknown kernel 'flsh'", "did you mean flash?"]),
@@ -180,7 +180,7 @@ FILES = [
     ("plan.yaml", "reserve: 5\n", ["reserve", "mapping"]),
     ("plan.yaml", "reserve: {runtime context: -1}\n", ["reserve.runtime context", "-1"]),
     ("plan.yaml", "dtype: int8\n", ["dtype", "'int8'"]),
-    ("plan.yaml", "remat: full\n", ["remat", "'full'", "'none'"]),
+    ("plan.yaml", "remat: sometimes\n", ["remat", "'sometimes'", "'none'"]),
     ("plan.yaml", "profile: megatron\n", ["profile", "'megatron'", "'reference'"]),
     # keys
     ("plan.yaml", "seq_lenn: 4096\n", ["seq_lenn", "unknown key", "did you mean seq_len?"]),

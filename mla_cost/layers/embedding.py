@@ -6,6 +6,7 @@ LAYER = Layer(
     name="embedding",
     title="rows of the embedding",
     takes_input=False,
+    recomputed=False,
     text="""
 layer():
     y = embedding W_embedding[V h]

@@ -5,6 +5,7 @@ from mla_cost.program import Layer
 LAYER = Layer(
     name="head",
     title="final norm, output head and cross-entropy",
+    recomputed=False,
     text="""
 layer(x):
     hidden = norm x, g_final[h]

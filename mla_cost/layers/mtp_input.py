@@ -5,6 +5,7 @@ from mla_cost.program import Layer
 LAYER = Layer(
     name="mtp_input",
     title="embedding of the next tokens, two norms, joined and projected",
+    recomputed=False,
     text="""
 layer(x):
     embedded = embedding W_embedding[V h]
