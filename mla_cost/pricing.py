@@ -252,7 +252,7 @@ def _notes(it: Figures) -> list[str]:
         why = "an exchange copies V" if "value" in it.point.scheme.moves else "V is a part of the shared key"
         notes.append(f"v_layout: no effect ({why})")
     if _sends_more_than_baseline(it):
-        notes.append("at this number of heads per rank it sends more bytes than the baseline form")
+        notes.append(f"at this number of heads per rank it sends more bytes than {defaults.BASELINE}")
     return notes
 
 

@@ -154,7 +154,9 @@ class Pair(NamedTuple):
     known_as: str = ""
 
 
-Move = Literal["heads_out", "heads_in", "gather", "own_heads", "tp_gather", "tp_scatter", "to_experts", "from_experts", "reorder"]
+Move = Literal[
+    "heads_out", "heads_in", "gather", "own_heads", "tp_gather", "tp_scatter", "to_experts", "from_experts", "reorder"
+]
 
 
 class Scheme(NamedTuple):
@@ -248,7 +250,7 @@ class Kernel(NamedTuple):
         """The piece for these operands, its `{letters}` filled in for the attention layout."""
         text = self.shared_text if shared else self.text
         if text is None:
-            raise ProgramError(f"kernel {self.name} has no program for a shared key")
+            raise ProgramError(f"kernel {self.name} has no program for a shared key: {self.shared_refusal}")
         layouts = self.shared_layouts if shared else self.layouts
         return _kernel_piece(text, tuple(sorted(layouts.get(layout, {}).items())))
 

@@ -44,9 +44,23 @@ LIMITS = (
     ),
     Limit(
         "FlashAttention-4",
-        ("sm100",),
-        "Dao-AILab/flash-attention flash_attn/cute/interface.py, commit 156137b1",
+        ("sm90", "sm100"),
+        "Dao-AILab/flash-attention flash_attn/cute/interface.py, commits 156137b1 (sm100) and 71bf77c8 (sm90)",
         only=((192, 128),),
+    ),
+    Limit(
+        "FlashMLA dense prefill",
+        ("sm100",),
+        "deepseek-ai/FlashMLA@9241ae3 README and csrc/sm100/prefill/dense",
+        only=((192, 128),),
+    ),
+    Limit(
+        "PyTorch flash SDPA by AOTriton 0.9 or later",
+        ("gfx942",),
+        "pytorch/pytorch aten/src/ATen/native/transformers/hip, sdp_utils; one width up to 512",
+        max_qk=512,
+        max_v=512,
+        equal=True,
     ),
     Limit(
         "cuDNN through Transformer Engine",

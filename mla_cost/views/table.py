@@ -165,6 +165,11 @@ def _options(result: Result) -> str:
     return ", ".join(found.values()) or "none that we know of"
 
 
+def _holds_scores(result: Result) -> bool:
+    """Whether a kernel keeps probabilities, so that a softmax runs on its own."""
+    return any(tensor.name.startswith("probabilities") for tensor in result.memory.tensors)
+
+
 def _small_print(plan: Plan) -> Iterator[RenderableType]:
     notes: dict[str, list[str]] = {}
     for result in plan.results:
@@ -174,8 +179,11 @@ def _small_print(plan: Plan) -> Iterator[RenderableType]:
                 names.append(result.form)
     for note, forms in notes.items():
         yield Text(f"{', '.join(forms)}: {note}")
-    for name, facts in plan.inputs["devices"].items():
-        yield Text(f"{name}: {facts['softmax_workspace']}", style="dim")
+    if any(_holds_scores(result) for result in plan.results):
+        for name, facts in plan.inputs["devices"].items():
+            yield Text(f"{name}: {facts['softmax_workspace']}", style="dim")
+        if not plan.inputs["devices"]:
+            yield Text("Without a device no kernel workspace is counted: it differs by device family.", style="dim")
     yield Text(LEFT_OUT, style="dim")
 
 
