@@ -180,7 +180,6 @@ FILES = [
     ("plan.yaml", "reserve: 5\n", ["reserve", "mapping"]),
     ("plan.yaml", "reserve: {runtime context: -1}\n", ["reserve.runtime context", "-1"]),
     ("plan.yaml", "dtype: int8\n", ["dtype", "'int8'"]),
-    ("plan.yaml", "remat: sometimes\n", ["remat", "'sometimes'", "'none'"]),
     ("plan.yaml", "profile: megatron\n", ["profile", "'megatron'", "'reference'"]),
     # keys
     ("plan.yaml", "seq_lenn: 4096\n", ["seq_lenn", "unknown key", "did you mean seq_len?"]),
@@ -238,6 +237,7 @@ def test_a_bad_plan_file(refused, tmp_path, name, content, words):
         ("tp: 2\n", ["tp", "not priced yet"]),
         ("model: deepsek-v3\n", ["'deepsek-v3'", "deepseek-v3"]),
         ("kernel: flsh\n", ["'flsh'", "did you mean flash?"]),
+        ("remat: sometimes\n", ["remat", "'sometimes'", "none"]),
     ],
 )
 def test_a_plan_file_that_reads_well_and_asks_for_nonsense(refused, tmp_path, content, words):
