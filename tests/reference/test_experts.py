@@ -295,6 +295,13 @@ def test_each_op_allocates_and_keeps_what_the_page_states(
     assert made(recording, "backward") == backward
 
 
+@pytest.mark.usefixtures("mode")
+def test_permute_holds_neither_its_input_nor_the_choice() -> None:
+    recording = record(lambda h, c: permute(h * 1, c * 1), [bf16(U, B, H), chosen()])
+    assert [storage.op for storage in recording.kept] == ["input", "input", "permute"]
+    assert kept(recording) == [MAP]
+
+
 @pytest.mark.parametrize("exchange", ["to_experts", "from_experts"])
 def test_an_exchange_allocates_its_receive_buffer_each_way(exchange: str) -> None:
     with fake_groups(1, 1, 2) as groups, FakeTensorMode():
