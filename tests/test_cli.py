@@ -204,6 +204,7 @@ FLAGS = [
     (["--softmax-dtype", "fp32"], "softmax_dtype", "fp32"),
     (["--mask", "tensor"], "mask", "tensor"),
     (["--norm", "composite"], "norm", "composite"),
+    (["--remat", "full"], "remat", "full"),
     (["--causal"], "causal", True),
     (["--no-causal"], "causal", False),
     (["--other-memory", "2GiB"], "other_memory", 2 * GIB),
