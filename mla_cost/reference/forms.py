@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from mla_cost.reference.exchange import gather, heads_in, heads_out
 from mla_cost.reference.kernels import make_kernel
 from mla_cost.reference.norm import RMSNorm
+from mla_cost.reference.remat import recomputed
 from mla_cost.reference.rope import apply_rope, rope_tables
 from mla_cost.reference.spec import DTYPES, Spec
 
@@ -70,6 +71,8 @@ class Attention(nn.Module):
             mask = torch.arange(spec.seq_len) > queries.unsqueeze(1)
         scale = (self.dims.nope + self.dims.rope) ** -0.5
         self.kernel = make_kernel(spec, scale, mask, None if mask is None else first)
+        if spec.recomputes("core_attn"):
+            recomputed(self.kernel)
 
     def query(self, x: Tensor) -> Tensor:
         """`[s b h]` -> `[s b n k+r]`."""
@@ -217,7 +220,10 @@ MODULES: dict[tuple[str, str], type[Attention]] = {
 
 def make_block(spec: Spec, group: dist.ProcessGroup | None = None) -> Attention:
     """Return the module for the spec, parameters uninitialised; `group` None at sp 1."""
-    return MODULES[spec.pair](spec, group)
+    block = MODULES[spec.pair](spec, group)
+    if spec.recomputes("full"):
+        recomputed(block)
+    return block
 
 
 def make_stack(spec: Spec, group: dist.ProcessGroup | None = None) -> nn.Module:

@@ -18,6 +18,7 @@ from mla_cost.reference.experts import Experts
 from mla_cost.reference.forms import Linear, make_block, make_stack
 from mla_cost.reference.loss import cross_entropy, own_rows
 from mla_cost.reference.norm import RMSNorm
+from mla_cost.reference.remat import recomputed
 from mla_cost.reference.spec import DTYPES, Spec
 from mla_cost.reference.tp import Groups, gather_tp, scatter_tp
 
@@ -59,6 +60,8 @@ class DenseLayer(nn.Module):
         self.attention = make_block(attention_of(spec), groups.sp)
         self.mlp_norm = RMSNorm(dims.hidden, spec.norm, dtype)
         self.mlp = Mlp(dims.hidden, spec.ffn // spec.tp, dtype)
+        if spec.recomputes("mlp"):
+            recomputed(self.mlp)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[u b h]` -> `[u b h]`."""
@@ -91,6 +94,10 @@ class MoeLayer(nn.Module):
         self.mlp_norm = RMSNorm(dims.hidden, spec.norm, dtype)
         self.experts = Experts(spec, groups.ep)
         self.shared = Mlp(dims.hidden, spec.shared_ffn // spec.tp, dtype) if spec.shared_ffn else None
+        if spec.recomputes("moe"):
+            recomputed(self.experts)
+        if self.shared is not None and (spec.recomputes("moe") or spec.recomputes("shared_experts")):
+            recomputed(self.shared)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[u b h]` -> `[u b h]`."""
@@ -181,7 +188,8 @@ class Head(Vocabulary):
 def attention_of(spec: Spec) -> Spec:
     """Return the attention inside a dense or moe layer: one tp rank's heads, all s positions."""
     dims = replace(spec.dims, heads=spec.dims.heads // spec.tp)
-    return replace(spec, layer="attention", tp=1, ep=1, layers=1, dims=dims)
+    remat = "core_attn" if spec.recomputes("core_attn") else "none"
+    return replace(spec, layer="attention", tp=1, ep=1, layers=1, dims=dims, remat=remat)
 
 
 def make_layer(spec: Spec, groups: Groups = ONE_RANK) -> nn.Module:
@@ -194,9 +202,11 @@ def make_layer(spec: Spec, groups: Groups = ONE_RANK) -> nn.Module:
         "embedding": Embedding,
         "head": Head,
     }
-    if spec.layers > 1:
-        return nn.Sequential(*(modules[spec.layer](spec, groups) for _ in range(spec.layers)))
-    return modules[spec.layer](spec, groups)
+    layers = [modules[spec.layer](spec, groups) for _ in range(spec.layers)]
+    if spec.recomputes("full"):
+        for layer in layers:
+            recomputed(layer)
+    return layers[0] if spec.layers == 1 else nn.Sequential(*layers)
 
 
 def make_inputs(spec: Spec) -> list[Tensor]:

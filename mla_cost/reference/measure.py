@@ -20,6 +20,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from mla_cost.reference.remat import is_recomputing
+
 Phase = Literal["forward", "backward"]
 Kind = Literal["alloc", "free"]
 Role = Literal["input", "intermediate", "parameter_gradient"]
@@ -81,13 +83,16 @@ class Peak:
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective as called: bytes of the tensor handed over and of the tensor received."""
+    """One collective as called: bytes of the tensor handed over and of the tensor received.
+
+    phase  "recompute" where a part of `mla_cost.reference.remat` runs again; storages and events say "backward" there.
+    """
 
     kind: str
     payload_bytes: int
     received_bytes: int
     group_size: int
-    phase: Phase
+    phase: Phase | Literal["recompute"]
     shape: tuple[int, ...]
     dtype: str
     axis: str = ""  # the group's description where it has one: "sp", "tp" or "ep"
@@ -220,7 +225,7 @@ class Timeline(TorchDispatchMode):
                 send.numel() * send.element_size(),
                 out.numel() * out.element_size(),
                 group.size(),
-                self.log.phase(),
+                "recompute" if is_recomputing() else self.log.phase(),
                 tuple(send.shape),
                 str(send.dtype).removeprefix("torch."),
                 group.group_desc if group.group_desc in AXES else "",

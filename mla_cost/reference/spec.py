@@ -12,6 +12,14 @@ SCHEMES = {"explicit": ("ulysses", "kv-gather", "latent-gather"), "absorbed": ("
 LAYERS = ("attention", "dense", "moe", "embedding", "head")
 KERNELS = ("eager", "eager-bmm", "flash", "mem-efficient", "npu-fusion")
 FUSED = ("flash", "mem-efficient", "npu-fusion")
+# What remat can name -> the layers that have such a part.
+REMAT = {
+    "full": ("attention", "dense", "moe"),
+    "core_attn": ("attention", "dense", "moe"),
+    "mlp": ("dense",),
+    "moe": ("moe",),
+    "shared_experts": ("moe",),
+}
 SETTINGS = {
     "kernel": KERNELS,
     "dtype": tuple(DTYPES),
@@ -60,6 +68,8 @@ class Spec:
     `vocab` (padded) are the sizes before that division. `layer` "moe" is "dense" with `experts` of width `expert_ffn`
     in place of the MLP, divided over `ep` and not over tp, and shared experts of `shared_ffn` together (0: none) that
     are divided over tp. An `ep` beyond sp x tp adds data-parallel ranks, each with its own `micro_batch` sequences.
+
+    `remat` names the parts that run again in backward, joined by "+"; "none" is nothing.
     """
 
     form: str = "explicit"
@@ -87,6 +97,7 @@ class Spec:
     experts_per_token: int = 8
     expert_ffn: int = 2048
     shared_ffn: int = 2048
+    remat: str = "none"
 
     def __post_init__(self) -> None:
         """Refuse what no program exists for, by name."""
@@ -97,6 +108,7 @@ class Spec:
                 raise ValueError(f"{name} {getattr(self, name)!r} is not one of {', '.join(map(str, allowed))}")
         self._check_layer()
         self._check_attention()
+        self._check_remat()
 
     def _check_layer(self) -> None:
         """Refuse degrees that do not divide what they must."""
@@ -153,6 +165,24 @@ class Spec:
             raise ValueError("kernel flash does not accept the shared key of form absorbed; mem-efficient does")
         if maths != "absorbed" and self._pads_value and self.dims.value > self.dims.nope + self.dims.rope:
             raise ValueError(f"value_padding qk widens the value, and {self.dims.value} is wider than query and key")
+
+    def _check_remat(self) -> None:
+        """Refuse names that nothing is called, and parts that this layer does not have."""
+        for name in self._remat:
+            if name not in REMAT:
+                raise ValueError(f"remat {name!r} is not one of none, {', '.join(REMAT)}, or several joined by +")
+            if self.layer not in REMAT[name]:
+                raise ValueError(f"remat {name} is a part of {', '.join(REMAT[name])}: layer {self.layer} has none")
+        if "shared_experts" in self._remat and not self.shared_ffn:
+            raise ValueError("remat shared_experts needs shared experts: shared_ffn is 0")
+
+    @property
+    def _remat(self) -> tuple[str, ...]:
+        return () if self.remat == "none" else tuple(self.remat.split("+"))
+
+    def recomputes(self, part: str) -> bool:
+        """Whether the part is wrapped of its own: inside a layer that runs again as a whole, nothing else is."""
+        return part in self._remat and (part == "full" or "full" not in self._remat)
 
     @property
     def _pads_value(self) -> bool:
