@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -22,7 +23,7 @@ from mla_cost.sweeping.moments import fold, rows
 from mla_cost.sweeping.output import save
 
 DEVICES = ("910b-64gb", "a100-80gb", "h100-80gb", "mi300x")
-BASE = {"device": "910b-64gb"}
+BASE: dict[str, Any] = {"device": "910b-64gb"}
 
 
 def differing(study, found):
@@ -92,6 +93,7 @@ def test_a_row_is_a_plan():
         assert plan.memory.saved_bytes == row["saved_bytes"], index
         assert plan.memory.peak_bytes == row["peak_bytes"]
         assert plan.communication.backward.wire_bytes == row["backward_wire_bytes"]
+        assert plan.verdict is not None
         assert plan.verdict.headroom_bytes == row["headroom_bytes"]
         assert plan.verdict.status == row["status"]
 
@@ -225,6 +227,7 @@ def test_refusals_are_rows_with_the_reasons_of_plan():
     assert len(rows) == 12
     for row in rows:
         plan = mla_cost.plan(sp=row["sp"], kernel=row["kernel"], form=row["form"], **BASE).results[0]
+        assert plan.verdict is not None
         assert row["status"] == plan.verdict.status
         assert row["reason"] == (plan.verdict.reason if row["status"] in {"illegal", "unsupported"} else "")
         assert (row["saved_bytes"] is None) == (row["status"] == "illegal")

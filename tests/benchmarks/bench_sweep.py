@@ -1,0 +1,132 @@
+"""Points per second of a sweep, timed to a finished `.to_numpy()` with every column summed, against plans in a loop.
+
+Every run is a fresh process with cold caches: catalogue, programs and folds are read and compiled inside the time,
+and so is the check of every run by the int evaluator. The interpreter's start and the import of numpy are not.
+llm-analysis from PyPI is timed per configuration where it is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.benchmarks.figure import Figure
+
+RUNS = 5
+BUDGET_NS = 1e9 / 3_000_000
+LOOPS = 30
+# 3 forms x 256 sequences x 4 sp x 16 head counts x 32 latent widths x 2 devices
+GRID = {
+    "seq_len": "4096..265216+1024",
+    "sp": "1,2,4,8",
+    "dims.heads": "8..128+8",
+    "dims.kv_lora_rank": "64..1056+32",
+    "form": "all",
+}
+
+
+def once(workers: int) -> dict[str, float]:
+    """One sweep in this process, from nothing to sums of all columns."""
+    import numpy as np
+
+    import mla_cost.sweeping  # the import is not timed
+
+    began, work = time.perf_counter(), time.process_time()
+    study = mla_cost.sweeping.sweep(over=GRID)
+    columns = study.to_numpy(workers=workers)
+    total = sum(int(column.sum(dtype=np.int64)) for column in columns.values())
+    spent = {"wall": time.perf_counter() - began, "cpu": time.process_time() - work}
+    assert total > 0
+    return {**spent, "points": len(study)}
+
+
+def runs(workers: int) -> list[dict[str, float]]:
+    """Fresh processes; one worker has one core, whatever a BLAS may wish."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    command = [sys.executable, "-m", "tests.benchmarks.bench_sweep", str(workers)]
+    root = Path(__file__).parents[2]
+    texts = [subprocess.check_output(command, cwd=root, env=os.environ | threads, text=True) for _ in range(RUNS)]
+    return [json.loads(text) for text in texts]
+
+
+def per_point(name: str, found: list[dict[str, float]], clock: str, budget: float | None = None) -> Figure:
+    """Nanoseconds per point."""
+    values = [run[clock] / run["points"] * 1e9 for run in found]
+    return Figure(name, statistics.median(values), min(values), max(values), "ns", budget)
+
+
+def plans() -> list[float]:
+    """Nanoseconds per point of `plan` in a warm loop: three forms on two devices a call."""
+    import mla_cost
+
+    def call(seq_len: int) -> float:
+        began = time.perf_counter()
+        points = len(mla_cost.plan(seq_len=seq_len, sp=8).results)
+        return (time.perf_counter() - began) / points * 1e9
+
+    call(4096)
+    return [call(4096 + 1024 * at) for at in range(LOOPS)]
+
+
+# one configuration: widths and degrees, then the activations of one layer; it knows no MLA, no device's verdict
+OTHERS = """
+import json, logging, sys, time
+logging.disable(logging.CRITICAL)
+from llm_analysis.analysis import LLMAnalysis
+from llm_analysis.config import GPUConfig, ModelConfig
+device = GPUConfig("a", 80, 2000, 300, 8e-6, 312)
+def call(seq_len):
+    began = time.perf_counter()
+    model = ModelConfig(name="m", num_layers=1, n_head=128, hidden_dim=7168, vocab_size=129280)
+    LLMAnalysis(model, device).get_activation_memory_per_layer(1, seq_len, is_inference=False)
+    return (time.perf_counter() - began) * 1e9
+call(4096)
+print(json.dumps([call(4096 + 1024 * at) for at in range(200)]))
+"""
+
+
+def others() -> list[float] | None:
+    """Nanoseconds per configuration of llm-analysis; None where it is not installed.
+
+    It pins old libraries, so it may live in an environment of its own: LLM_ANALYSIS_PYTHON names its interpreter.
+    """
+    python = os.environ.get("LLM_ANALYSIS_PYTHON") or (sys.executable if find_spec("llm_analysis") else None)
+    if python is None:
+        return None
+    found: list[float] = json.loads(subprocess.check_output([python, "-c", OTHERS], text=True).splitlines()[-1])
+    return found
+
+
+def measure() -> list[Figure]:
+    """Time per point on one core and on all, then how many times longer others take."""
+    one, every = runs(1), runs(os.cpu_count() or 1)
+    sweep = statistics.median(run["wall"] / run["points"] * 1e9 for run in every)
+    found = [
+        per_point("sweep, 1 core, a point", one, "wall", BUDGET_NS),
+        per_point("  the same, CPU time", one, "cpu", BUDGET_NS),
+        per_point(f"sweep, {os.cpu_count()} cores, a point", every, "wall"),
+        ratio("plan in a loop / sweep", plans(), sweep),
+    ]
+    theirs = others()
+    if theirs is None:
+        none = float("nan")
+        return [*found, Figure("(llm-analysis not installed)", none, none, none, "x")]
+    return [*found, ratio("llm-analysis / sweep", theirs, sweep)]
+
+
+def ratio(name: str, theirs: list[float], ours: float) -> Figure:
+    """How many times longer a point takes elsewhere."""
+    return Figure(name, statistics.median(theirs) / ours, min(theirs) / ours, max(theirs) / ours, "x")
+
+
+if __name__ == "__main__":
+    asked = int(sys.argv[1])
+    if asked == 1 and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    sys.stdout.write(json.dumps(once(asked)))
