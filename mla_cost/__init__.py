@@ -1,7 +1,7 @@
 """Will it fit, what does it move, and what should I change? Costs of training Multi-head Latent Attention.
 
 `mla_cost.plan(...)` prices a block and gives a verdict; `mla_cost.formula(...)` gives the symbolic cost;
-`mla_cost.sweep(...)` prices grids.
+`mla_cost.sweep(...)` prices grids; `mla_cost.levers(...)` says what a change would do.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mla_cost.api import formula as formula
+    from mla_cost.api import levers as levers
     from mla_cost.api import plan as plan
     from mla_cost.errors import InputError as InputError
     from mla_cost.sweeping import sweep as sweep
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "InputError": "mla_cost.errors",
     "formula": "mla_cost.api",
+    "levers": "mla_cost.api",
     "plan": "mla_cost.api",
     "sweep": "mla_cost.sweeping",
 }
 
-__all__ = ["InputError", "formula", "plan", "sweep"]
+__all__ = ["InputError", "formula", "levers", "plan", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

@@ -71,14 +71,44 @@ def plan(
     >>> copied > 2 * 16384**2 * 16  # the copy of the probabilities alone: 16 heads per rank, bf16
     True
     """
-    given = {
+    return answer(validated(PlanSettings, _given(model, device, form, dims, settings)))
+
+
+def levers(
+    model: str | os.PathLike[str] = defaults.MODEL,
+    device: NameOrNames = defaults.DEVICES,
+    *,
+    form: NameOrNames = "all",
+    dims: Mapping[str, Any] | None = None,
+    refused: bool = False,
+    **settings: Any,
+) -> Answer:
+    """The answer of `plan` with every verdict's `levers` and `remedy`: what one change does, and the least that fits.
+
+    refused: changes that make no program or that no kernel trains are told too, with the reason. Raises
+    `mla_cost.InputError` for bad input, and without a device.
+
+    >>> import mla_cost
+    >>> study = mla_cost.levers(device="910b-64gb", form="explicit", layers=8, sp=8)
+    >>> study["explicit"].verdict.status
+    'oom'
+    >>> best = study["explicit"].verdict.levers[0]
+    >>> best.lever, best.status
+    ('kernel', 'fits')
+    """
+    return with_levers(validated(PlanSettings, _given(model, device, form, dims, settings)), refused=refused)
+
+
+def _given(
+    model: Any, device: NameOrNames, form: NameOrNames, dims: Mapping[str, Any] | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
         "model": os.fspath(model) if isinstance(model, os.PathLike) else model,
         "device": _names(device),
         "form": tuple(FORMS) if form == "all" else _names(form),
         "dims": {} if dims is None else dims,
         **settings,
     }
-    return answer(validated(PlanSettings, given))
 
 
 def _names(given: Any) -> Any:
@@ -106,6 +136,26 @@ def answer(settings: PlanSettings) -> Answer:
     asked: Sequence[DeviceConfig | None] = devices or [None]
     results = [row for device in asked for row in _rows(model, device, settings)]
     return Answer(_inputs(settings, model, devices), tuple(results))
+
+
+def with_levers(settings: PlanSettings, *, refused: bool = False) -> Answer:
+    """As `answer`, with levers and remedies.
+
+    Raises:
+        InputError: bad input, or no device: levers are about its verdict.
+
+    """
+    from mla_cost import changes
+
+    if not settings.device:
+        raise InputError("levers are about a verdict, and a verdict needs a device", field="device")
+    found, settings = answer(settings), _for_scope(settings)
+    model = model_with_dims(settings)
+    devices = {device.name: device for device in (catalog.device(name) for name in settings.device)}
+    filled = (
+        changes.with_levers(model, devices[row.device or ""], settings, row, refused=refused) for row in found.results
+    )
+    return Answer(found.inputs, tuple(filled))
 
 
 _MODEL_ONLY = ("pp", "ep", "etp", "dp", "micro_batches", "virtual_stages", "pipeline_layout")

@@ -149,17 +149,21 @@ class FusedOption(NamedTuple):
 
 
 class Lever(NamedTuple):
-    """One change of a plan and what it does, against the plan. None where the change makes no program.
+    """One change of a plan, what there is then and the difference from the plan. None where it makes no program.
 
     lever: the setting that is turned; settings: all that change with it. ranks_factor: by how much the number of ranks
-    grows. sent, flops: forward and backward, at the model scope of one optimizer step. reason: why it is refused.
+    grows. sent, flops: forward and backward; at the model scope in one optimizer step, on the stage that has most of
+    them. reason: why it is refused.
     """
 
     lever: str
     change: str
     settings: Mapping[str, Any]
+    required_bytes: int | None
     required_delta_bytes: int | None
+    sent_bytes: int | None
     sent_delta_bytes: int | None
+    flops: int | None
     flops_delta: int | None
     ranks_factor: int
     status: Status

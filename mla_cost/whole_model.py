@@ -61,8 +61,7 @@ def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings
 
 def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> Result:
     try:
-        chosen, why = _with_kernel(model, device, form, settings)
-        costs = stage_costs(model, form, chosen, device.family if device else "none")
+        chosen, why, costs = evaluated(model, device, form, settings)
     except Illegal as error:
         return illegal(device, form, settings, str(error))
     worst = max(costs, key=lambda cost: cost.peak)
@@ -83,6 +82,35 @@ def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: P
         compared_to_explicit=(),
         verdict=fit.model_verdict(device, chosen, point, memory.allocated_peak_bytes or 0) if device else None,
         notes=(*why, *NOTES),
+    )
+
+
+def evaluated(
+    model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings
+) -> tuple[PlanSettings, tuple[str, ...], list[Cost]]:
+    """The settings with the kernel that runs, why that one, and every stage.
+
+    Raises:
+        Illegal: as `stage_costs`.
+
+    """
+    chosen, why = _with_kernel(model, device, form, settings)
+    return chosen, why, stage_costs(model, form, chosen, device.family if device else "none")
+
+
+def busiest(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> tuple[int, int]:
+    """Bytes sent and flops run in one optimizer step by a rank of the stage that sends, or runs, most.
+
+    Raises:
+        Illegal: as `stage_costs`.
+
+    """
+    chosen, _, costs = evaluated(model, device, form, settings)
+    traffic = (_communication(model, cost, chosen).collectives for cost in costs)
+    work = (_flops(cost, chosen) for cost in costs)
+    return (
+        max(sum(collective.wire_bytes for collective in stage) for stage in traffic),
+        max((flops.forward.executed or 0) + (flops.backward.executed or 0) for flops in work),
     )
 
 

@@ -65,6 +65,12 @@ def plan(
         str, typer.Option("--format", metavar="table|json|csv|markdown", help="How to print the answer.")
     ] = "table",
     require_fit: Annotated[bool, typer.Option("--require-fit", help="Exit with 1 when no form fits.")] = False,
+    levers: Annotated[
+        bool, typer.Option("--levers", help="What each change would do, and the least that fits.")
+    ] = False,
+    refused_levers: Annotated[
+        bool, typer.Option("--refused-levers", help="The same, with changes that are refused and why.")
+    ] = False,
     sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", hidden=True)] = False,
 ) -> None:
     """Price the forms of one MLA block on devices and say whether they fit."""
@@ -105,7 +111,10 @@ def plan(
     settings = planfile.settings(file, flags, planfile.assignments(assign), planfile.assignments(reserve, "reserve"))
     if require_fit and not settings.device:
         raise InputError("a fit needs a device to fit on; name one with --device", field="--require-fit")
-    answer = api.answer(settings)
+    if levers or refused_levers:
+        answer = api.with_levers(settings, refused=refused_levers)
+    else:
+        answer = api.answer(settings)
     refused = _refused(answer)
     if output == "json":
         sys.stdout.write(answer.to_json() + "\n")

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mla_cost.results import Plan, Result, TensorCost
+from mla_cost.views.levers import levers_table
 from mla_cost.views.parts import by_device, device_line, items, refused, verdict_text
 from mla_cost.views.units import gib, mib, readable, signed
 
@@ -31,14 +32,14 @@ def plan_table(plan: Plan) -> RenderableType:
     if plan.inputs["scope"] == "model":
         from mla_cost.views.model_table import model_table
 
-        return model_table(plan)
+        return Group(model_table(plan), *levers_table(plan))
     parts: list[RenderableType] = [Text(_heading(plan)), Text(COLUMNS, style="dim")]
     for device, results in by_device(plan):
         parts += [Text(""), Text(device_line(plan, device, results), style="bold"), _verdicts(results)]
         told = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and refused(r)]
         parts += [items(told)] if told else []
     parts += [Text(""), *_drivers(plan)]
-    parts += [Text(""), *_fused(plan), Text(""), *_small_print(plan)]
+    parts += [Text(""), *_fused(plan), Text(""), *_small_print(plan), *levers_table(plan)]
     return Group(*parts)
 
 

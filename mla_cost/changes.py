@@ -1,0 +1,333 @@
+"""What to change: every single change of a plan, what it does to memory, traffic and flops, and the least that fits.
+
+A degree doubles at the same number of ranks and the same global batch where data parallelism has ranks to give (dp
+halves, micro-batches double); where it has none, the ranks double. At the attention scope differences are those of
+the blocks that are priced. At the model scope memory is the worst stage's; bytes sent and flops are, per optimizer
+step, those of the stage that has most of them, since another stage may be the worst after a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import groupby
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
+
+from mla_cost import fit, pricing
+from mla_cost.config import DeviceConfig, ModelConfig
+from mla_cost.errors import InputError
+from mla_cost.forms import FORMS
+from mla_cost.kernels import KERNELS
+from mla_cost.remat import POLICIES
+from mla_cost.results import Lever, Result, Status, Verdict
+from mla_cost.schemes import SCHEMES
+from mla_cost.settings import PlanSettings
+
+LONGEST = 4  # changes in a row that the search for a fit tries
+WIDTH = 6  # plans that it follows at each length
+REFUSED: Final = {"illegal", "unsupported"}
+_NAMES: Final[Mapping[str, Mapping[str, Any]]] = {"form": FORMS, "scheme": SCHEMES, "kernel": KERNELS}
+
+
+class Change(NamedTuple):
+    """One step away from a plan. ranks: what it multiplies the number of ranks by."""
+
+    lever: str
+    update: Mapping[str, Any]
+    ranks: int = 1
+
+
+class Priced:
+    """A plan of one form and its row; what it sends and runs is worked out when asked for. Bytes, flops."""
+
+    def __init__(self, model: ModelConfig, device: DeviceConfig, settings: PlanSettings, row: Result) -> None:
+        self.model = model
+        self.device = device
+        self.settings = settings
+        self.row = row
+
+    def after(self, change: Change) -> Priced:
+        """The plan with a change; one that cannot be is an illegal row with the reason."""
+        settings = self.settings.model_copy(update=dict(change.update))
+        try:
+            (row,) = rows(self.model, self.device, settings)
+        except InputError as error:
+            row = pricing.illegal(self.device, settings.form[0], settings, str(error))
+        return Priced(self.model, self.device, settings, row)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Every row on a device has one."""
+        assert self.row.verdict is not None
+        return self.row.verdict
+
+    @property
+    def status(self) -> Status:
+        """That of the verdict."""
+        return self.verdict.status
+
+    @property
+    def required(self) -> int:
+        """Bytes that the verdict compares with what is usable."""
+        return self.verdict.required_bytes or 0
+
+    @property
+    def sent(self) -> int:
+        """Bytes that the rank sends, all axes and phases."""
+        return self._work[0]
+
+    @property
+    def executed(self) -> int:
+        """Flops that the rank runs, forward and backward."""
+        return self._work[1]
+
+    @cached_property
+    def _work(self) -> tuple[int, int]:
+        if self.settings.scope == "model":
+            from mla_cost import whole_model
+
+            return whole_model.busiest(self.model, self.device, self.row.form, self.settings)
+        flops = self.row.flops
+        sent = sum(collective.wire_bytes for collective in self.row.communication.collectives)
+        return sent, (flops.forward.executed or 0) + (flops.backward.executed or 0)
+
+
+def with_levers(
+    model: ModelConfig, device: DeviceConfig, settings: PlanSettings, row: Result, *, refused: bool = False
+) -> Result:
+    """The row with its verdict's levers and remedy filled in. refused: levers that are refused are told as well."""
+    if row.verdict is None or row.verdict.status == "illegal":
+        return row  # its reason names the way out
+    asked = Priced(model, device, settings.model_copy(update={"form": (row.form,)}), row)
+    found = [lever(asked, change) for change in changes(asked)]
+    told = sorted((it for it in found if _tells(it, refused)), key=_order)
+    return row._replace(verdict=row.verdict._replace(levers=tuple(told), remedy=remedy(asked)))
+
+
+def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
+    """The rows of a plan in its scope."""
+    if settings.scope == "model":
+        from mla_cost import whole_model
+
+        return whole_model.rows(model, device, settings)
+    return pricing.rows(model, device, settings)
+
+
+# ---- the changes
+
+
+def changes(asked: Priced) -> Iterator[Change]:
+    """Every change that may be tried from here, legal or not."""
+    settings, row = asked.settings, asked.row
+    yield from (Change("form", {"form": (form,), "scheme": None}) for form in FORMS if form != row.form)
+    if settings.sp > 1:
+        yield from (Change("scheme", {"scheme": scheme}) for scheme in SCHEMES if scheme != row.scheme)
+    yield from _kernels(asked)
+    yield from _others("v_layout", settings)
+    yield from (Change("remat", {"remat": policy}) for policy in _policies(settings.remat))
+    if settings.micro_batch % 2 == 0:
+        yield Change("micro_batch", {"micro_batch": settings.micro_batch // 2, **_more_batches(settings)})
+    yield _degree("sp", settings)
+    if settings.scope == "model":
+        yield from (_degree(axis, settings) for axis in ("tp", "ep"))
+        yield _pipeline(asked.model, settings)
+        yield from _others("sharding", settings)
+
+
+def _kernels(asked: Priced) -> Iterator[Change]:
+    """Each other kernel, with the value padding under which it trains."""
+    options = fit.fused_options(asked.model, asked.device, asked.row.form, asked.settings)
+    padding = {option.kernel: option.value_padding for option in options}
+    for kernel in KERNELS:
+        if kernel != asked.row.kernel:
+            yield Change("kernel", {"kernel": kernel, "value_padding": padding.get(kernel)})
+
+
+def _others(field: str, settings: PlanSettings) -> Iterator[Change]:
+    """The other values of a setting that is one of a few words."""
+    annotation = PlanSettings.model_fields[field].annotation
+    values = get_args(annotation) if get_origin(annotation) is Literal else ()
+    yield from (Change(field, {field: value}) for value in values if value != getattr(settings, field))
+
+
+def _policies(now: str) -> Iterator[str]:
+    """Every other policy by itself, and each that the present one can be joined with."""
+    yield from (policy for policy in POLICIES if policy != now)
+    held = now.split("+")
+    parts = [name for name, pieces in POLICIES.items() if pieces and not _whole(name)]
+    if set(held) <= set(parts):
+        yield from (f"{now}+{name}" for name in parts if name not in held)
+
+
+def _whole(policy: str) -> bool:
+    """Whether it wraps whole layers, so that nothing is left to join it with."""
+    return "layer" in POLICIES[policy]
+
+
+def _more_batches(settings: PlanSettings) -> dict[str, int]:
+    """Twice the micro-batches of a step, where the scope counts them."""
+    return {"micro_batches": settings.micro_batches * 2} if settings.scope == "model" else {}
+
+
+def _degree(axis: str, settings: PlanSettings) -> Change:
+    """Twice the ranks of an axis. Experts are spread over ranks that are there already."""
+    doubled = {axis: getattr(settings, axis) * 2}
+    if axis == "ep":
+        return Change(axis, doubled)
+    if settings.dp % 2:
+        return Change(axis, doubled, ranks=2)
+    return Change(axis, {**doubled, "dp": settings.dp // 2, **_more_batches(settings)})
+
+
+def _pipeline(model: ModelConfig, settings: PlanSettings) -> Change:
+    """Twice the stages; where layers do not split over them equally, or had a layout, with an even layout."""
+    change = _degree("pp", settings)
+    pp, layers, chunks = settings.pp * 2, model.num_layers or 0, settings.virtual_stages
+    if settings.pipeline_layout is None and layers % (pp * chunks) == 0:
+        return change
+    if pp * chunks > layers:
+        return change._replace(update={**change.update, "pipeline_layout": None})
+    return change._replace(update={**change.update, "pipeline_layout": even_layout(layers, model, pp * chunks)})
+
+
+def even_layout(num_layers: int, model: ModelConfig, parts: int) -> str:
+    """A layout of `parts` parts as equal as can be; the ends, which hold embedding and loss, have the fewer layers."""
+    each, more = divmod(num_layers, parts)
+    fewer = [parts - 1, 0, *range(parts - 2, 0, -1)][: parts - more]
+    sizes = [each if part in fewer else each + 1 for part in range(parts)]
+    middle = "".join(_repeated("t" * size, len(list(equal))) for size, equal in groupby(sizes[1:-1]))
+    mtp = "m" * (model.num_mtp_layers or 0)
+    return f"E{'t' * sizes[0]}|{middle}{'t' * sizes[-1]}{mtp}L"
+
+
+def _repeated(part: str, times: int) -> str:
+    return f"{part}|" if times == 1 else f"({part}|)*{times}"
+
+
+# ---- what a change does
+
+
+def lever(asked: Priced, change: Change) -> Lever:
+    """A change with what it does."""
+    after = asked.after(change)
+    made = after.status != "illegal"
+    return Lever(
+        lever=change.lever,
+        change=words(asked, after),
+        settings={name: list(value) if isinstance(value, tuple) else value for name, value in change.update.items()},
+        required_bytes=after.required if made else None,
+        required_delta_bytes=after.required - asked.required if made else None,
+        sent_bytes=after.sent if made else None,
+        sent_delta_bytes=after.sent - asked.sent if made else None,
+        flops=after.executed if made else None,
+        flops_delta=after.executed - asked.executed if made else None,
+        ranks_factor=change.ranks,
+        status=after.status,
+        reason=after.verdict.reason if after.status in REFUSED else "",
+    )
+
+
+def _tells(lever: Lever, refused: bool) -> bool:
+    """A lever that is refused is told when asked; one that changes nothing has nothing to tell."""
+    if lever.status in REFUSED:
+        return refused
+    return any((lever.required_delta_bytes, lever.sent_delta_bytes, lever.flops_delta))
+
+
+def _order(lever: Lever) -> tuple[bool, int, int, int, str]:
+    """What frees most first; what is refused last."""
+    known = (lever.required_delta_bytes or 0, lever.sent_delta_bytes or 0, lever.flops_delta or 0)
+    return lever.status in REFUSED, *known, lever.change
+
+
+def words(before: Priced, after: Priced) -> str:
+    """Every setting that differs, as `tp 1 -> 2, dp 8 -> 4`; names that the program chose are those of the rows."""
+    named = {field: (getattr(before.row, field), getattr(after.row, field)) for field in ("form", "scheme", "kernel")}
+    told = [f"{field} {now}" for field, (was, now) in named.items() if now != was and now in _NAMES[field]]
+    for field in PlanSettings.model_fields:
+        was, now = getattr(before.settings, field), getattr(after.settings, field)
+        if field not in {*named, "value_padding"} and was != now:
+            told.append(_step(field, was, now))
+    return ", ".join(told)
+
+
+def _step(field: str, was: object, now: object) -> str:
+    if isinstance(now, int) and isinstance(was, int):
+        return f"{field} {was} -> {now}"
+    return f"no {field}" if now is None else f"{field} {now}"
+
+
+# ---- the least that fits
+
+
+class _Found(NamedTuple):
+    plan: Priced
+    ranks: int
+
+
+def remedy(asked: Priced) -> str | None:
+    """The smallest change that makes it fit, in words; None where it fits already.
+
+    Smallest: on as many ranks as now if that can be, then the fewest steps (a doubling, a halving or another name is
+    one), then the fewest bytes sent, then the fewest flops. Up to LONGEST steps are tried, the WIDTH plans that need
+    least going on at each length.
+    """
+    if asked.status in {"fits", "tight", "illegal"}:
+        return None
+    found = _search(asked)
+    return f"no {LONGEST} changes of these settings make it fit" if found is None else _told(asked, found)
+
+
+def _told(asked: Priced, found: _Found) -> str:
+    more = f" on {found.ranks} times the ranks" if found.ranks > 1 else ""
+    verdict = found.plan.verdict
+    tight = "" if verdict.status == "fits" else f"{verdict.status}, "
+    price = " and ".join(_price(asked, found.plan))
+    change = f"{words(asked, found.plan)}{more}: {tight}{verdict.reason}"
+    return f"{change}; it {price}" if price else change
+
+
+def _price(before: Priced, after: Priced) -> Iterator[str]:
+    """What a change costs beside memory, or spares."""
+    moved, run = after.sent - before.sent, before.executed
+    if moved:
+        yield f"sends {abs(moved) / 2**30:,.2f} GiB {'more' if moved > 0 else 'less'}"
+    share = 100 * (after.executed - run) / run if run else 0
+    if abs(share) >= 0.5:
+        yield f"runs {abs(share):.0f} % {'more' if share > 0 else 'fewer'} flops"
+
+
+def _search(asked: Priced) -> _Found | None:
+    for most, wanted in ((1, {"fits"}), (1, {"fits", "tight"}), (2**LONGEST, {"fits", "tight"})):
+        found = _shortest(asked, most, wanted)
+        if found is not None:
+            return found
+    return None
+
+
+def _shortest(asked: Priced, most: int, wanted: set[str]) -> _Found | None:
+    """The best of the plans that are the fewest steps away, on up to `most` times the ranks."""
+    front, seen = [_Found(asked, 1)], {asked.settings.model_dump_json()}
+    for _ in range(LONGEST):
+        found = [step for at in front for step in _steps(at, most, seen)]
+        fitting = [step for step in found if step.plan.status in wanted]
+        if fitting:
+            return min(fitting, key=_least)
+        front = sorted(found, key=lambda step: step.plan.required)[:WIDTH]
+    return None
+
+
+def _steps(at: _Found, most: int, seen: set[str]) -> Iterator[_Found]:
+    """The plans one step away that can be run and have not been seen."""
+    for change in changes(at.plan):
+        name = at.plan.settings.model_copy(update=dict(change.update)).model_dump_json()
+        if at.ranks * change.ranks > most or name in seen:
+            continue
+        seen.add(name)
+        plan = at.plan.after(change)
+        if plan.status not in REFUSED:
+            yield _Found(plan, at.ranks * change.ranks)
+
+
+def _least(found: _Found) -> tuple[int, int, int, int]:
+    return found.ranks, found.plan.sent, found.plan.executed, found.plan.required
