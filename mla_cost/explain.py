@@ -147,6 +147,7 @@ def explain(
         if not chosen.divides_heads:
             ones = {"n" if symbol == "l" else symbol for symbol in ones}
         absent = frozenset(_known("without", name, WITHOUT) for name in without)
+        settings.setdefault("value_padding", _own_padding(form, kernel))
         key = Key(
             form_of(form).name,
             chosen.name,
@@ -158,6 +159,12 @@ def explain(
         return _explain(form, key, quantity, None)
     except (Illegal, ProgramError) as error:
         raise InputError(str(error)) from None
+
+
+def _own_padding(form: str, kernel: str) -> str:
+    """The padding that a kernel has where nothing is asked for, as a plan resolves it."""
+    declared = KERNELS[kernel]
+    return declared.value_padding if declared.pads(form_of(form).shared_key) else "none"
 
 
 def explain_point(point: Point, values: Mapping[str, int], quantity: str) -> Explanation:

@@ -133,8 +133,7 @@ def _stack_peak(first: Walk, inner: Walk, kept: int, layers: int) -> int:
 def _stack_allocated_peak(first: Walk, inner: Walk, kept: int, gradients: int, layers: int) -> int:
     """In backward the pile falls block by block while gradients of weights rise: linear, so an end is the largest.
 
-    The ends are the last block, the second, and the first, which alone holds its input.
+    The ends are the last block and the first, which alone holds its input and so is at least the second.
     """
     last = (layers - 1) * kept + inner.peak.bytes
-    second = kept + inner.backward.bytes + (layers - 2) * gradients
-    return max(last, second, first.forward.bytes, first.backward.bytes + (layers - 1) * gradients)
+    return max(last, first.forward.bytes, first.backward.bytes + (layers - 1) * gradients)

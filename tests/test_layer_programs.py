@@ -44,10 +44,28 @@ def program(spec: Spec) -> tuple[Timeline, dict[str, int]]:
         "v": dims.value,
         "f": spec.ffn // spec.tp,
         "V": spec.vocab // spec.tp,
+        **experts(spec),
     }
     divided = SCHEMES[scheme].divides_heads
     base = base_values(values, divided)
     return timeline(Key(form, scheme, spec.kernel, facts_of(base, divided), spec.dtype, layer=spec.layer)), base
+
+
+def experts(spec: Spec) -> dict[str, int]:
+    """Values of the symbols that only an expert layer has."""
+    if spec.layer != "moe":
+        return {}
+    rows = spec.seq_len // spec.sp // spec.tp * spec.micro_batch * spec.experts_per_token
+    return {
+        "E": spec.ep,
+        "e": spec.experts,
+        "c": spec.experts // spec.ep,
+        "K": spec.experts_per_token,
+        "R": rows,
+        "w": -(-rows // spec.ep),
+        "g": spec.expert_ffn,
+        "m": spec.shared_ffn // spec.tp,
+    }
 
 
 def sizes(run: Timeline, base: dict[str, int]) -> list[int]:
@@ -88,6 +106,33 @@ def test_a_dense_layer(attention: dict[str, str], degrees: dict[str, int]) -> No
 @pytest.mark.parametrize("layer", ["embedding", "head"])
 def test_the_two_ends(layer: str, degrees: dict[str, int]) -> None:
     check(replace(TINY, layer=layer, **degrees))
+
+
+@pytest.mark.parametrize("shared_ffn", [0, 32])
+@pytest.mark.parametrize("ep", [1, 2, 4])
+@pytest.mark.parametrize("degrees", DEGREES, ids=str)
+def test_an_expert_layer(degrees: dict[str, int], ep: int, shared_ffn: int) -> None:
+    ranks = degrees["sp"] * degrees["tp"]
+    if max(ranks, ep) % min(ranks, ep):
+        pytest.skip("the executor lays expert ranks over whole groups")
+    widths = {"experts": 8, "experts_per_token": 2, "expert_ffn": 16, "shared_ffn": shared_ffn}
+    check(replace(TINY, layer="moe", ep=ep, **widths, **degrees))
+
+
+@pytest.mark.parametrize(
+    ("tp", "ep", "saved", "peak"),
+    [
+        (1, 1, 2_624_782_336, 3_145_007_104),
+        (1, 8, 2_624_782_336, 3_145_007_104),
+        (2, 8, 1_417_527_296, 1_618_919_424),
+    ],
+)
+def test_an_expert_deepseek_layer_of_4096_tokens(tp: int, ep: int, saved: int, peak: int) -> None:
+    """The executor's figures, recorded on fake tensors before the program was compared."""
+    spec = Spec(layer="moe", kernel="flash", seq_len=4096, sp=1, tp=tp, ep=ep)
+    recording = run_fake(spec)
+    assert (recording.saved_bytes, recording.peak_bytes) == (saved, peak)
+    check(spec)
 
 
 @pytest.mark.parametrize(("tp", "saved", "peak"), [(1, 1_680_408_576, 2_041_118_720), (2, 915_980_288, 1_096_335_360)])

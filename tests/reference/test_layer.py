@@ -307,7 +307,7 @@ def test_flops_of_the_mlp_are_divided() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"layer": "moe"}, "layer 'moe' is not one of attention, dense, embedding, head"),
+        ({"layer": "sparse"}, "layer 'sparse' is not one of attention, dense, moe, embedding, head"),
         ({"layer": "attention", "tp": 2}, "tp 2 divides a layer, embedding or head"),
         ({"tp": 0}, "tp 0 is not a number of ranks"),
         ({"tp": 3}, "sp 1 x tp 3 does not divide seq_len 4096"),
