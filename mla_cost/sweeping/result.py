@@ -351,7 +351,7 @@ class Sweep:
             for group, order, index in _firsts(*self._ordered(chunk, keys, each, where)):
                 if group not in found or order < found[group][0]:
                     found[group] = (order, index + chunk.start)
-        rows = [self.row(index) for _, index in sorted(found.values(), key=lambda pair: pair[1])]
+        rows = [self.row(index) for _, (_, index) in sorted(found.items())]
         return rows if each else next(iter(rows), None)
 
     def _ordered(
