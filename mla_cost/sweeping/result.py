@@ -528,7 +528,7 @@ def sweep(
     >>> study = mla_cost.sweep(device="910b-64gb", over={"seq_len": "4096..131072*2", "sp": [4, 8], "form": "all"})
     >>> len(study)
     36
-    >>> study.best(by="wire_bytes", where={"seq_len": 16384, "status": "fits"})["form"]
+    >>> study.best(by=("wire_bytes", "required_bytes"), where={"seq_len": 16384, "status": "fits"})["form"]
     'laga'
     """
     if scope != "attention":
