@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from mla_cost.api import levers as levers
     from mla_cost.api import plan as plan
     from mla_cost.errors import InputError as InputError
+    from mla_cost.fitting import longest as longest
     from mla_cost.sweeping import sweep as sweep
 
 _HOMES = {
     "InputError": "mla_cost.errors",
     "formula": "mla_cost.api",
     "levers": "mla_cost.api",
+    "longest": "mla_cost.fitting",
     "plan": "mla_cost.api",
     "sweep": "mla_cost.sweeping",
 }

@@ -15,6 +15,7 @@ import typer
 COMMANDS = {
     "plan": "Price the forms of a model on devices and say whether they fit.",
     "sweep": "Price every form at every setting of a grid.",
+    "fit": "Find the longest sequence that fits, the least sp and the fewest devices.",
     "explain": "Show the symbolic formula of a form, term by term.",
     "evidence": "Replay published figures: what matches, what differs and why.",
     "models": "List the models of the catalogue.",

@@ -1,0 +1,86 @@
+"""`mla-cost fit`: the longest sequence, the least sp, the fewest devices."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Names = list[str] | None
+
+
+def fit(
+    file: Annotated[Path | None, typer.Argument(metavar="[PLAN.yaml]", help="A plan file; flags override it.")] = None,
+    model: Annotated[str | None, typer.Option(help="A model of the catalogue, a model YAML or a config.json.")] = None,
+    device: Annotated[Names, typer.Option(help="Devices, repeated or separated by commas.")] = None,
+    form: Annotated[Names, typer.Option(help="Forms, repeated or separated by commas; `all` by default.")] = None,
+    seq_len: Annotated[int | None, typer.Option(help="The target of the least sp and the fewest devices.")] = None,
+    max_seq_len: Annotated[
+        int | None, typer.Option(help="Where the search for the longest sequence ends; 16,777,216 by default.")
+    ] = None,
+    zigzag: Annotated[
+        bool, typer.Option("--zigzag", help="Each rank takes two pieces of a sequence: multiples of 2 sp tp.")
+    ] = False,
+    micro_batch: Annotated[int | None, typer.Option(help="Sequences in a micro-batch.")] = None,
+    sp: Annotated[
+        int | None, typer.Option("--sp", "--cp", "--context-parallel-size", help="Ranks that share one sequence.")
+    ] = None,
+    tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks (scope model).")] = None,
+    pp: Annotated[int | None, typer.Option(help="Pipeline stages (scope model).")] = None,
+    ep: Annotated[int | None, typer.Option(help="Ranks that share the experts (scope model).")] = None,
+    dp: Annotated[int | None, typer.Option(help="Data-parallel ranks (scope model).")] = None,
+    micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step (scope model).")] = None,
+    scheme: Annotated[str | None, typer.Option(help="What crosses ranks; each form has its usual one.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="How attention is executed.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Equal blocks in a row; 1 by default.")] = None,
+    other_memory: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="Memory beside this scope, e.g. 2GiB.")
+    ] = None,
+    reserve: Annotated[Names, typer.Option(metavar="ITEM=BYTES", help="Override a reserve item of the device.")] = None,
+    assign: Annotated[Names, typer.Option("--set", metavar="FIELD=VALUE", help="Any field of a plan.")] = None,
+    scope: Annotated[str | None, typer.Option(metavar="attention|model", help="What is priced.")] = None,
+    output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print the answer.")] = "table",
+    sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", hidden=True)] = False,
+) -> None:
+    """Find the longest sequence that fits, the least sp and the fewest devices, per device and form."""
+    from mla_cost import planfile
+    from mla_cost.errors import InputError
+    from mla_cost.fitting import of
+    from mla_cost.fitting.result import MAX_SEQ_LEN
+
+    if sequence_parallel:
+        from mla_cost.cli.plan import _SEQUENCE_PARALLEL
+
+        raise InputError(_SEQUENCE_PARALLEL)
+    if output not in {"table", "json"}:
+        raise InputError("unknown format", field="--format", value=output, allowed="table, json")
+    flags: dict[str, Any] = {
+        "model": model,
+        "device": planfile.names(device),
+        "form": planfile.names(form),
+        "seq_len": seq_len,
+        "micro_batch": micro_batch,
+        "sp": sp,
+        "tp": tp,
+        "pp": pp,
+        "ep": ep,
+        "dp": dp,
+        "micro_batches": micro_batches,
+        "scheme": scheme,
+        "kernel": kernel,
+        "layers": layers,
+        "other_memory": other_memory,
+        "scope": scope,
+    }
+    settings = planfile.settings(file, flags, planfile.assignments(assign), planfile.assignments(reserve, "reserve"))
+    found = of(settings, max_seq_len=MAX_SEQ_LEN if max_seq_len is None else max_seq_len, zigzag=zigzag)
+    if output == "json":
+        sys.stdout.write(found.to_json() + "\n")
+    elif not found.refused:
+        from mla_cost.views import fit_table
+
+        fit_table.show(found.to_dict())
+    if found.refused:
+        raise InputError(found.refused)

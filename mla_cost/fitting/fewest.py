@@ -1,0 +1,101 @@
+"""The fewest devices that train a target sequence at the model scope: sp, pp, ep and dp vary, tp stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import gcd
+from typing import NamedTuple
+
+from mla_cost.errors import InputError
+from mla_cost.fitting.bounds import divisors, smallest
+from mla_cost.fitting.needs import ModelNeeds, Question
+from mla_cost.resolve import Illegal
+from mla_cost.settings import PlanSettings
+from mla_cost.states import RankParameters, states
+from mla_cost.whole_model import parallel_of, state_settings
+
+MOST_DEVICES = 2**20
+MOST_DEGREE = 2**16
+
+
+class Layout(NamedTuple):
+    """Degrees that differ from the question's, and the devices that they take in all."""
+
+    devices: int
+    sp: int
+    pp: int
+    ep: int
+    dp: int
+
+
+class _Degrees(NamedTuple):
+    """Degrees without dp. unit: devices of one step of dp, which rises in steps of `dp_step`."""
+
+    unit: int
+    sp: int
+    pp: int
+    ep: int
+    dp_step: int
+
+
+def fewest(question: Question, step: Callable[[int], int]) -> Layout | None:
+    """The layout of the fewest devices that fits; step: what divides a legal length at a degree sp.
+
+    dp is bisected: more of it spreads optimizer states over more ranks and changes nothing else of a rank's memory but
+    the padding of those states, less than one part in a million of them.
+    """
+    needs = ModelNeeds(question)
+    best: Layout | None = None
+    for degrees in sorted(_all_degrees(question, step)):
+        most = min(((best.devices if best else MOST_DEVICES + 1) - 1) // degrees.unit, MOST_DEGREE // degrees.dp_step)
+        found = _least_dp(needs, degrees, most) if most else None
+        if found is not None:
+            best = Layout(degrees.unit * found, *degrees[1:4], degrees.dp_step * found)
+    return best
+
+
+def _all_degrees(question: Question, step: Callable[[int], int]) -> Iterator[_Degrees]:
+    settings, model = question.settings, question.model
+    tp = settings.tp
+    for sp in divisors(settings.seq_len, MOST_DEGREE):
+        if settings.seq_len % step(sp):
+            continue
+        for pp in _pipelines(question):
+            for ep in divisors(model.num_routed_experts or 1, MOST_DEGREE):
+                dp_step = ep * settings.etp // gcd(ep * settings.etp, tp * sp)
+                yield _Degrees(pp * tp * sp * dp_step, sp, pp, ep, dp_step)
+
+
+def _pipelines(question: Question) -> Iterator[int]:
+    """Stages of equal numbers of layers; a layout string is for the pp that it was written for."""
+    settings, layers = question.settings, question.model.num_layers or 1
+    if settings.pipeline_layout is not None or settings.virtual_stages > 1:
+        yield settings.pp
+    else:
+        yield from divisors(layers, MOST_DEGREE)
+
+
+def _least_dp(needs: ModelNeeds, degrees: _Degrees, most: int) -> int | None:
+    """The least multiple of dp_step, up to `most` of them."""
+
+    def at(times: int) -> PlanSettings:
+        changed = {"sp": degrees.sp, "pp": degrees.pp, "ep": degrees.ep, "dp": times * degrees.dp_step}
+        return needs.question.settings.model_copy(update=changed)
+
+    try:
+        held = needs.held(at(most))
+        if not _fits(needs, at(most), dict.fromkeys(held, 0)):
+            return None  # the states alone are too large
+        active: dict[RankParameters, int] = {}
+        for cost, elements in zip(needs.costs(at(most)), held, strict=True):
+            active[elements] = max(cost.active.bytes, active.get(elements, 0))
+        return smallest(lambda times: _fits(needs, at(times), active), most)
+    except (Illegal, InputError):  # a combination that nobody asked for
+        return None
+
+
+def _fits(needs: ModelNeeds, settings: PlanSettings, active: Mapping[RankParameters, int]) -> bool:
+    """Whether every stage has room. active: the most that activations take beside each holding. Bytes."""
+    parallel, keeping = parallel_of(settings), state_settings(settings)
+    need = max(states(held, parallel, keeping).total + most for held, most in active.items())
+    return need <= needs.room(settings)

@@ -1,0 +1,177 @@
+"""What a point needs and what the device leaves for it, at both scopes: whole numbers only, no results are built."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+from mla_cost import fit
+from mla_cost.config import DeviceConfig, ModelConfig
+from mla_cost.figures import figures
+from mla_cost.parallel import Chunk, Parallel, problems, stages
+from mla_cost.parameters import refusal
+from mla_cost.resolve import Illegal, Point, resolve
+from mla_cost.results import Verdict
+from mla_cost.settings import PlanSettings
+from mla_cost.stage import Segments, activations
+from mla_cost.states import RankParameters, rank_parameters, shape_of, states
+from mla_cost.whole_model import AUTO, Cost, parallel_of, state_settings
+
+
+class Question(NamedTuple):
+    """One form of a model on one device; the settings name a kernel. shared: what several questions look up."""
+
+    model: ModelConfig
+    device: DeviceConfig
+    form: str
+    settings: PlanSettings
+    shared: dict[Hashable, Any]
+
+
+class Needs(Protocol):
+    """What a scope has to tell about settings that differ from the question's in seq_len and degrees only."""
+
+    def peak(self, settings: PlanSettings) -> int:
+        """The allocated peak. Bytes on one rank.
+
+        Raises:
+            Illegal: no program exists.
+
+        """
+        ...
+
+    def verdict(self, settings: PlanSettings) -> Verdict:
+        """The verdict that a plan gives. Raises as `peak`."""
+        ...
+
+
+def needs_of(question: Question) -> Needs:
+    """What the scope of a question needs."""
+    return ModelNeeds(question) if question.settings.scope == "model" else AttentionNeeds(question)
+
+
+def room(verdict: Verdict, peak: int) -> int:
+    """What the device leaves for an allocated peak: usable memory less what stands beside it. Bytes."""
+    if verdict.headroom_bytes is None:
+        raise Illegal(verdict.reason)
+    return verdict.headroom_bytes + peak
+
+
+def with_kernel(model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings) -> PlanSettings:
+    """The settings with a kernel in place of `auto`, as the model scope chooses it; head widths alone decide."""
+    if settings.kernel != AUTO:
+        return settings
+    options = fit.fused_options(model, device, form, smallest(settings))
+    if not options:
+        return settings.model_copy(update={"kernel": fit.EAGER})
+    return settings.model_copy(update={"kernel": options[0].kernel, "value_padding": options[0].value_padding})
+
+
+def smallest(settings: PlanSettings) -> PlanSettings:
+    """The settings with the smallest length, on as few ranks as can be."""
+    return settings.model_copy(update={"sp": 1, "seq_len": 2 * settings.tp})
+
+
+class AttentionNeeds:
+    """A block, or a stack of equal blocks."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+
+    def peak(self, settings: PlanSettings) -> int:
+        """As `Needs`."""
+        model, device, form = self.question[:3]
+        return figures(resolve(model, form, settings), device.family, settings.layers).allocated_peak_bytes
+
+    def verdict(self, settings: PlanSettings) -> Verdict:
+        """As `Needs`."""
+        model, device, form = self.question[:3]
+        priced = figures(resolve(model, form, settings), device.family, settings.layers)
+        return fit.verdict(model, device, settings, priced)
+
+
+class ModelNeeds:
+    """The worst stage of the whole model. Layers are evaluated once for all devices of a family."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+
+    def peak(self, settings: PlanSettings) -> int:
+        """As `Needs`."""
+        return max(cost.peak for cost in self.costs(settings))
+
+    def verdict(self, settings: PlanSettings) -> Verdict:
+        """As `Needs`."""
+        return fit.model_verdict(self.question.device, settings, self._point, self.peak(settings))
+
+    def room(self, settings: PlanSettings) -> int:
+        """What the device leaves for an allocated peak. Bytes."""
+        return room(fit.model_verdict(self.question.device, settings, self._point, 0), 0)
+
+    @cached_property
+    def _point(self) -> Point:
+        """A point of the smallest length: which kernel trains it is the same for all lengths and degrees."""
+        question = self.question
+        return resolve(question.model, question.form, smallest(question.settings))
+
+    def held(self, settings: PlanSettings) -> list[RankParameters]:
+        """What a rank of each stage has of the model. Raises Illegal as `peak`, but for what a form refuses."""
+        parallel = parallel_of(settings)
+        self._check(settings, parallel)
+        return [elements for _, elements in self._stages(settings, parallel)]
+
+    def costs(self, settings: PlanSettings) -> list[Cost]:
+        """Every stage of the pipeline. Raises as `peak`."""
+        parallel, keeping = parallel_of(settings), state_settings(settings)
+        self._check(settings, parallel)
+        segments = self._segments(settings)
+        found = []
+        for at, (chunks, held) in enumerate(self._stages(settings, parallel)):
+            costs = tuple(segments.chunk(chunk) for chunk in chunks)
+            active = activations(parallel, at, costs)
+            found.append(Cost(at, chunks, costs, states(held, parallel, keeping), active))
+        return found
+
+    def _check(self, settings: PlanSettings, parallel: Parallel) -> None:
+        """What the model scope refuses before it prices."""
+        model = self.question.model
+        uncounted = refusal(model)
+        if uncounted is not None:
+            raise Illegal(f"{uncounted}; --scope attention prices its MLA block")
+        shape = shape_of(model, state_settings(settings), seq_len=settings.seq_len, micro_batch=settings.micro_batch)
+        wrong = problems(parallel, shape)
+        if wrong:
+            raise Illegal(wrong[0].text)
+        if model.num_routed_experts and settings.etp > 1:
+            raise Illegal("etp above 1 is not priced yet; use etp 1 with a larger ep")
+
+    def _segments(self, settings: PlanSettings) -> Segments:
+        model, device, form, _, shared = self.question
+        which = (form, settings.kernel, settings.value_padding, device.family)
+        key = ("segments", which, settings.seq_len, settings.sp, settings.tp, settings.ep)
+        if key not in shared:
+            shared[key] = Segments(model, form, settings, device.family)
+        found: Segments = shared[key]
+        return found
+
+    def _stages(self, settings: PlanSettings, parallel: Parallel) -> list[tuple[tuple[Chunk, ...], RankParameters]]:
+        """The chunks of each stage and what a rank holds of them, which neither sp, dp nor the length changes."""
+        model, shared = self.question.model, self.question.shared
+        key = ("stages", parallel.tp, parallel.pp, parallel.ep, parallel.etp)
+        if key not in shared:
+            laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
+            shared[key] = [(chunks, self._held(settings, parallel, chunks)) for chunks in laid_out]
+        found: list[tuple[tuple[Chunk, ...], RankParameters]] = shared[key]
+        return found
+
+    def _held(self, settings: PlanSettings, parallel: Parallel, chunks: tuple[Chunk, ...]) -> RankParameters:
+        """Stages with layers of the same kinds hold the same number of elements."""
+        model, shared = self.question.model, self.question.shared
+        kinds = self._segments(settings).kinds
+        alike = tuple((c.embedding, tuple(kinds[at] for at in c.layers), c.num_mtp, c.loss) for c in chunks)
+        key = ("held", parallel.tp, parallel.pp, parallel.ep, parallel.etp, alike)
+        if key not in shared:
+            shared[key] = rank_parameters(model, parallel, chunks, state_settings(settings))
+        found: RankParameters = shared[key]
+        return found
