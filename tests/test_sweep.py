@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import mla_cost
 from mla_cost.cli import main
 from mla_cost.evaluate import FENCE
-from mla_cost.sweeping import price
+from mla_cost.sweeping import cores, price
 from mla_cost.sweeping.moments import fold, rows
 from mla_cost.sweeping.output import save
 
@@ -189,12 +189,25 @@ def test_lazy_and_sized(monkeypatch):
     assert study.names["form"] == ("explicit", "absorbed", "laga")
 
 
-def test_both_cores_give_the_same():
+def test_both_cores_give_the_same(monkeypatch):
+    monkeypatch.setattr(cores, "FORK_FROM", 0)
     over = {"seq_len": range(4096, 4096 + 64 * 512, 64), "sp": [1, 2, 4, 8, 16], "dims.heads": [64, 128], "form": "all"}
     study = mla_cost.sweep(over=over)
     one, two = study.to_numpy(workers=1), study.to_numpy(workers=2)
     assert one.keys() == two.keys()
     assert all((one[name] == two[name]).all() for name in one)
+    assert two["peak_bytes"].base is not None  # memory that processes share
+
+
+def test_what_fails_in_a_process_is_raised_here(monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cores, "FORK_FROM", 0)
+    monkeypatch.setattr(price.Pricer, "figures", fail)
+    study = mla_cost.sweep(over={"seq_len": range(4096, 4096 + 64 * 512, 64), "sp": [1, 2], "form": "all"}, **BASE)
+    with pytest.raises(ZeroDivisionError):
+        study.to_numpy(workers=2)
 
 
 def test_chunks_are_the_table_and_start_anywhere():

@@ -68,7 +68,7 @@ _SCRATCH: Final = _Scratch()
 
 
 class Pricer:
-    """Prices the boxes of a grid. Holds what boxes share; safe to use from several threads."""
+    """Prices the boxes of a grid. Holds what boxes share."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -334,7 +334,7 @@ def _prefix(monomial: tuple[str, ...], values: Mapping[str, Any], known: _Known)
 
 
 def _product(coefficients: Floats, monomials: Floats) -> Floats:
-    """The matrix product, in tiles that a BLAS leaves on one core: the threads here are our own."""
+    """The matrix product, in tiles that a BLAS leaves on one core: other cores have boxes of their own."""
     count = monomials.shape[1]
     found: Floats = _SCRATCH.array("product", (len(coefficients), count), np.float64)
     tile = max(64, _ONE_CORE // coefficients.size)

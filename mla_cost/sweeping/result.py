@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -22,6 +20,7 @@ from mla_cost.kernels import KERNELS
 from mla_cost.rowmodel import BYTES, NAMES, Column
 from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
+from mla_cost.sweeping import cores
 from mla_cost.sweeping.axes import Axis, axes_of, expand, is_glob
 from mla_cost.sweeping.check import Checker
 from mla_cost.sweeping.grid import Box, Choice, Grid
@@ -89,45 +88,33 @@ class Sweep:
     # ---- all of it
 
     def to_numpy(self, workers: int | None = None) -> Columns:
-        """Every column in full. workers: threads, one for each core by default."""
-        found = self._empty(len(self))
-        size = len(self.grid.devices)
+        """Every column in full. workers: processes, one for each core by default; 1 stays in this process."""
+        workers = workers or cores.available()
+        size, boxes = len(self.grid.devices), self.grid.num_boxes
+        fork = workers > 1 and boxes > 1 and len(self) >= cores.FORK_FROM and cores.can_fork()
+        found = {c.name: cores.shared(len(self), c.dtype) for c in self.table} if fork else self._empty(len(self))
 
-        def work(number: int) -> None:
-            choice, box = self._task(number)
-            start = (choice.number * self.grid.num_numbers + box.start) * size
-            self._fill(choice, box, {name: column[start : start + box.size * size] for name, column in found.items()})
+        def work(numbers: range) -> None:
+            for number in numbers:
+                choice, box = self._task(number)
+                start = (choice.number * self.grid.num_numbers + box.start) * size
+                self._fill(choice, box, {name: c[start : start + box.size * size] for name, c in found.items()})
 
-        self._prepare()
-        with ThreadPoolExecutor(workers or _cores()) as pool:
-            deque(pool.map(work, range(self.grid.num_boxes)), maxlen=0)
+        if not (fork and cores.forked(work, boxes, min(workers, boxes))):
+            work(range(boxes))  # also where a process failed: what failed there is raised here
         for index in self._sample():
             self._checker.compare(index, {name: column[index] for name, column in found.items()}, self.table)
         return found
 
-    def chunks(self, start: int = 0, workers: int | None = None) -> Iterator[Chunk]:
+    def chunks(self, start: int = 0) -> Iterator[Chunk]:
         """The points in order, a bounded number at a time. start: a point at which a chunk starts."""
         size = len(self.grid.devices)
         sample = self._sample()
-
-        def work(number: int) -> Chunk:
+        for number in range(self._box_at(start), self.grid.num_boxes):
             choice, box = self._task(number)
-            first = (choice.number * self.grid.num_numbers + box.start) * size
             columns = self._empty(box.size * size)
             self._fill(choice, box, columns)
-            return Chunk(first, columns)
-
-        workers = workers or _cores()
-        self._prepare()
-        with ThreadPoolExecutor(workers) as pool:
-            waiting: deque[Future[Chunk]] = deque()
-            numbers = iter(range(self._box_at(start), self.grid.num_boxes))
-            for number in numbers:
-                waiting.append(pool.submit(work, number))
-                if len(waiting) > workers + 1:
-                    yield self._checked(waiting.popleft().result(), sample)
-            while waiting:
-                yield self._checked(waiting.popleft().result(), sample)
+            yield self._checked(Chunk((choice.number * self.grid.num_numbers + box.start) * size, columns), sample)
 
     def _checked(self, chunk: Chunk, sample: Sequence[int]) -> Chunk:
         count = len(chunk.columns["status"])
@@ -144,11 +131,6 @@ class Sweep:
     @cached_property
     def _pricer(self) -> Pricer:
         return Pricer(self.grid)
-
-    def _prepare(self) -> None:
-        """Make what all threads share before there are several."""
-        for shared in (self._pricer, self.names, self.grid.symbols, self.grid.constant):
-            del shared
 
     def _task(self, number: int) -> tuple[Choice, Box]:
         choice, box = divmod(number, self.grid.boxes_per_choice)
@@ -442,10 +424,6 @@ def _frontier(
 def _blank(row: dict[str, Any], illegal: bool) -> None:
     for name in BYTES if illegal else ("usable_bytes", "headroom_bytes"):
         row[name] = None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def extra(module: str, name: str) -> Any:
