@@ -120,6 +120,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "zig-zag": {"zigzag": True},
     "model": {**LITE, "ep": 8, "sp": 8},
     "model tp": {**LITE, "ep": 8, "sp": 2, "tp": 4, "micro_batches": 4, "zigzag": True},
+    "past exact numbers": {"scope": "model", "device": ["h200-141gb", "mi300x"], "pp": 61, "ep": 8, "dp": 32},
     "pipeline": {
         "scope": "model",
         "device": ["910b-64gb", "a100-80gb", "h100-80gb"],

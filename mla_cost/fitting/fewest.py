@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from math import gcd
 from typing import NamedTuple
 
@@ -11,8 +11,7 @@ from mla_cost.fitting.bounds import divisors, smallest
 from mla_cost.fitting.needs import ModelNeeds, Question
 from mla_cost.resolve import Illegal
 from mla_cost.settings import PlanSettings
-from mla_cost.states import RankParameters, states
-from mla_cost.whole_model import parallel_of, state_settings
+from mla_cost.states import RankParameters
 
 MOST_DEVICES = 2**20
 MOST_DEGREE = 2**16
@@ -83,19 +82,26 @@ def _least_dp(needs: ModelNeeds, degrees: _Degrees, most: int) -> int | None:
         return needs.question.settings.model_copy(update=changed)
 
     try:
-        held = needs.held(at(most))
-        if not _fits(needs, at(most), dict.fromkeys(held, 0)):
+        held = {(each.dense, each.expert, each.buffers): each for each in needs.held(at(most))}
+        if not _fits(needs, at(most), [(each, 0) for each in held.values()]):
             return None  # the states alone are too large
-        active: dict[RankParameters, int] = {}
-        for cost, elements in zip(needs.costs(at(most)), held, strict=True):
-            active[elements] = max(cost.active.bytes, active.get(elements, 0))
-        return smallest(lambda times: _fits(needs, at(times), active), most)
+        active = _active(needs, at(most))
     except (Illegal, InputError):  # a combination that nobody asked for
         return None
+    return smallest(lambda times: _fits(needs, at(times), active), most)
 
 
-def _fits(needs: ModelNeeds, settings: PlanSettings, active: Mapping[RankParameters, int]) -> bool:
-    """Whether every stage has room. active: the most that activations take beside each holding. Bytes."""
-    parallel, keeping = parallel_of(settings), state_settings(settings)
-    need = max(states(held, parallel, keeping).total + most for held, most in active.items())
+def _active(needs: ModelNeeds, settings: PlanSettings) -> list[tuple[RankParameters, int]]:
+    """What stages hold, each with the most that activations take beside it; dp changes neither. Bytes."""
+    found: dict[tuple[int, ...], tuple[RankParameters, int]] = {}
+    for cost, held in zip(needs.costs(settings), needs.held(settings), strict=True):
+        key = (held.dense, held.expert, held.buffers)
+        most = found[key][1] if key in found else 0
+        found[key] = (held, max(most, cost.active.bytes))
+    return list(found.values())
+
+
+def _fits(needs: ModelNeeds, settings: PlanSettings, active: Sequence[tuple[RankParameters, int]]) -> bool:
+    """Whether every stage has room. active: elements held, and bytes of activations beside them."""
+    need = max(needs.states(settings, held).total + most for held, most in active)
     return need <= needs.room(settings)

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple, Protocol
 
 from mla_cost import fit
 from mla_cost.config import DeviceConfig, ModelConfig
+from mla_cost.evaluate import FenceError
 from mla_cost.figures import figures
 from mla_cost.parallel import Chunk, Parallel, problems, stages
-from mla_cost.parameters import refusal
+from mla_cost.parameters import LayerKind, layer_kinds, refusal
 from mla_cost.resolve import Illegal, Point, resolve
 from mla_cost.results import Verdict
 from mla_cost.settings import PlanSettings
-from mla_cost.stage import Segments, activations
-from mla_cost.states import RankParameters, rank_parameters, shape_of, states
+from mla_cost.stage import ChunkCost, Segments, activations
+from mla_cost.states import RankParameters, States, rank_parameters, shape_of, states
 from mla_cost.whole_model import AUTO, Cost, parallel_of, state_settings
 
 
@@ -123,14 +124,27 @@ class ModelNeeds:
 
     def costs(self, settings: PlanSettings) -> list[Cost]:
         """Every stage of the pipeline. Raises as `peak`."""
-        parallel, keeping = parallel_of(settings), state_settings(settings)
+        parallel = parallel_of(settings)
         self._check(settings, parallel)
-        segments = self._segments(settings)
-        found = []
-        for at, (chunks, held) in enumerate(self._stages(settings, parallel)):
-            costs = tuple(segments.chunk(chunk) for chunk in chunks)
-            active = activations(parallel, at, costs)
-            found.append(Cost(at, chunks, costs, states(held, parallel, keeping), active))
+        return [
+            self._cost(settings, parallel, at, chunks, held)
+            for at, (chunks, held) in enumerate(self._stages(settings, parallel))
+        ]
+
+    def _cost(
+        self, settings: PlanSettings, parallel: Parallel, at: int, chunks: tuple[Chunk, ...], held: RankParameters
+    ) -> Cost:
+        costs = tuple(self._chunk(settings, chunk) for chunk in chunks)
+        schedule = parallel._replace(tp=1, sp=1, ep=1, etp=1, dp=1)  # so that layouts share what is worked out for one
+        return Cost(at, chunks, costs, self.states(settings, held), activations(schedule, at, costs))
+
+    def states(self, settings: PlanSettings, held: RankParameters) -> States:
+        """What a rank keeps between steps, looked up by all that decides it."""
+        parallel, shared = parallel_of(settings), self.question.shared
+        key = ("states", held.dense, held.expert, held.buffers, parallel.dense_dp, parallel.expert_dp, parallel.pp > 1)
+        if key not in shared:
+            shared[key] = states(held, parallel, state_settings(settings))
+        found: States = shared[key]
         return found
 
     def _check(self, settings: PlanSettings, parallel: Parallel) -> None:
@@ -146,10 +160,34 @@ class ModelNeeds:
         if model.num_routed_experts and settings.etp > 1:
             raise Illegal("etp above 1 is not priced yet; use etp 1 with a larger ep")
 
+    def _chunk(self, settings: PlanSettings, chunk: Chunk) -> ChunkCost:
+        """A chunk of layers; chunks of the same kinds of layers cost the same."""
+        shared = self.question.shared
+        key = ("chunk", self._layers_key(settings), self._alike(chunk))
+        if key not in shared:
+            try:
+                shared[key] = self._segments(settings).chunk(chunk)
+            except FenceError as error:
+                raise Illegal(f"{error}: bytes are exact below 2^53 only; make the plan smaller") from None
+        found: ChunkCost = shared[key]
+        return found
+
+    def _alike(self, chunk: Chunk) -> Hashable:
+        kinds = self._kinds
+        return chunk.embedding, tuple(kinds[at] for at in chunk.layers), chunk.num_mtp, chunk.loss
+
+    @cached_property
+    def _kinds(self) -> tuple[LayerKind, ...]:
+        return tuple(layer_kinds(self.question.model))
+
+    def _layers_key(self, settings: PlanSettings) -> Hashable:
+        """All that the cost of a layer depends on, of what a question leaves open."""
+        which = (self.question.form, settings.kernel, settings.value_padding, self.question.device.family)
+        return (*which, settings.seq_len, settings.sp, settings.tp, settings.ep)
+
     def _segments(self, settings: PlanSettings) -> Segments:
         model, device, form, _, shared = self.question
-        which = (form, settings.kernel, settings.value_padding, device.family)
-        key = ("segments", which, settings.seq_len, settings.sp, settings.tp, settings.ep)
+        key = ("segments", self._layers_key(settings))
         if key not in shared:
             shared[key] = Segments(model, form, settings, device.family)
         found: Segments = shared[key]
@@ -168,8 +206,7 @@ class ModelNeeds:
     def _held(self, settings: PlanSettings, parallel: Parallel, chunks: tuple[Chunk, ...]) -> RankParameters:
         """Stages with layers of the same kinds hold the same number of elements."""
         model, shared = self.question.model, self.question.shared
-        kinds = self._segments(settings).kinds
-        alike = tuple((c.embedding, tuple(kinds[at] for at in c.layers), c.num_mtp, c.loss) for c in chunks)
+        alike = tuple(map(self._alike, chunks))
         key = ("held", parallel.tp, parallel.pp, parallel.ep, parallel.etp, alike)
         if key not in shared:
             shared[key] = rank_parameters(model, parallel, chunks, state_settings(settings))
