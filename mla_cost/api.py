@@ -12,7 +12,7 @@ from mla_cost.cost import Key
 from mla_cost.errors import InputError
 from mla_cost.forms import FORMS
 from mla_cost.resolve import named
-from mla_cost.results import Plan, Result
+from mla_cost.results import Plan, Result, Term
 from mla_cost.settings import PlanSettings
 
 if TYPE_CHECKING:
@@ -156,6 +156,25 @@ def with_levers(settings: PlanSettings, *, refused: bool = False) -> Answer:
         changes.with_levers(model, devices[row.device or ""], settings, row, refused=refused) for row in found.results
     )
     return Answer(found.inputs, tuple(filled))
+
+
+def terms(settings: PlanSettings, term: str, stage: int | None = None) -> tuple[Term, ...]:
+    """Where a number comes from, for every row of a plan that has numbers.
+
+    Raises:
+        InputError: bad input, no such term or stage, or no row with numbers.
+
+    """
+    from mla_cost.terms import explain
+
+    found, settings = answer(settings), _for_scope(settings)
+    model = model_with_dims(settings)
+    priced = [row for row in found.results if row.memory.allocated_peak_bytes is not None]
+    if not priced:
+        verdict = found.results[0].verdict
+        raise InputError(verdict.reason if verdict else "no form has numbers")
+    device = {name: catalog.device(name) for name in found.inputs["devices"]}
+    return tuple(explain(model, device.get(row.device or ""), settings, row, term, stage) for row in priced)
 
 
 _MODEL_ONLY = ("pp", "ep", "etp", "dp", "micro_batches", "virtual_stages", "pipeline_layout")

@@ -60,6 +60,30 @@ def device_names() -> tuple[str, ...]:
     return _names("devices")
 
 
+def plan_names() -> tuple[str, ...]:
+    """The name of every ready plan, sorted."""
+    return tuple(sorted(path.stem for path in (configs_directory() / "plans").glob("*.yaml")))
+
+
+def plan_path(name_or_path: str | os.PathLike[str]) -> Path:
+    """The file of the ready plan of that name; a path is itself.
+
+    Raises:
+        InputError: neither, with the nearest names.
+
+    """
+    asked = _asked(name_or_path, "plan")
+    if _is_path(asked) or os.path.isfile(asked):  # noqa: PTH113  (Path.is_file raises where a name is too long)
+        return Path(asked)
+    key, names = normalised(asked), plan_names()
+    if key in names:
+        return configs_directory() / "plans" / f"{key}.yaml"
+    allowed = "the names that `mla-cost plans` lists, or the path of a .yaml, .yml or .json file"
+    raise InputError(
+        f"unknown plan {shown(asked)}", allowed=allowed, nearest=_meant(key, dict(zip(names, names, strict=True)))
+    )
+
+
 @cache
 def configs_directory() -> Path:
     """Where the YAML files are: beside this module in an installed wheel, at the top of a checkout otherwise."""

@@ -53,12 +53,16 @@ def _scalar(text: str) -> Any:
 def settings(
     file: Path | None, flags: Mapping[str, Any], assigned: Mapping[str, Any], reserve: Mapping[str, Any]
 ) -> PlanSettings:
-    """The settings of a plan file (or the defaults) with flags and assignments over them.
+    """The settings of a plan file or ready plan (or the defaults) with flags and assignments over them.
 
     Raises:
         InputError: anything that is wrong, with the file and field it stands in.
 
     """
+    if file is not None:
+        from mla_cost.catalog import plan_path
+
+        file = plan_path(file)
     data = _read(file) if file is not None else {}
     data.update({name: value for name, value in flags.items() if value is not None})
     for path, value in {**assigned, **reserve}.items():

@@ -207,6 +207,28 @@ class Result(NamedTuple):
     time: None = None
 
 
+class TermItem(NamedTuple):
+    """A part of a number. where: what it belongs to; formula: how its bytes come about, in symbols or in figures."""
+
+    where: str
+    name: str
+    formula: str
+    bytes: int
+
+
+class Term(NamedTuple):
+    """One number of a row and the items that add up to it. Bytes on one rank; stage: of the model scope, from 0."""
+
+    term: str
+    meaning: str
+    device: str | None
+    form: str
+    kernel: str
+    stage: int | None
+    total_bytes: int
+    items: tuple[TermItem, ...]
+
+
 class FormulaTerm(NamedTuple):
     """One summand of a formula; value where the symbols have values."""
 
@@ -242,6 +264,11 @@ class Formula(NamedTuple):
     def to_json(self) -> str:
         """The JSON text that `mla-cost explain --format json` prints."""
         return json.dumps({"schema": "mla-cost/explain/1", **_plain(self)}, indent=2)
+
+
+def terms_json(terms: tuple[Term, ...]) -> str:
+    """The JSON text that `mla-cost plan --explain-term NAME --format json` prints."""
+    return json.dumps({"schema": "mla-cost/term/1", "terms": _plain(terms)}, indent=2)
 
 
 class Plan:

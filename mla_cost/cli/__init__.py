@@ -20,6 +20,7 @@ COMMANDS = {
     "evidence": "Replay published figures: what matches, what differs and why.",
     "models": "List the models of the catalogue.",
     "devices": "List the devices of the catalogue.",
+    "plans": "List the ready plans, which `plan` takes by name.",
     "validate": "Run the forms in torch and compare, byte by byte, what the model says of them.",
     "show": "Show everything known of a model or a device, with sources.",
 }

@@ -1,4 +1,4 @@
-"""`mla-cost models`, `mla-cost devices` and `mla-cost show NAME`: the catalogue as a table or as JSON."""
+"""`mla-cost models`, `devices`, `plans` and `show NAME`: the catalogue as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -41,6 +41,23 @@ def devices(output: str = "table") -> None:
     _print_table(headings, (_device_row(config) for config in configs), right=range(2, 7))
     _print("GiB: what torch sees. memory, link (in a node), net (between nodes): GB/s, one direction, one device.")
     _print("*: recalled or nominal, not read at a source. `mla-cost show NAME` gives every fact.")
+
+
+def plans(output: str = "table") -> None:
+    """Print every ready plan: what it is, its model, device, ranks and tokens."""
+    from mla_cost import ready
+
+    found = ready.plans()
+    if _is_json(output):
+        told = [
+            {"name": it.name, "title": it.title, "ranks": it.ranks, "settings": it.settings.model_dump(mode="json")}
+            for it in found
+        ]
+        _print_json("plans", told)
+        return
+    rows = ((it.name, it.title, f"{it.ranks:,}", f"{it.settings.seq_len:,}") for it in found)
+    _print_table(("plan", "that is", "ranks", "tokens"), rows, right=(2, 3))
+    _print("`mla-cost plan NAME` prices one; flags override what it says, and --levers says what to change.")
 
 
 def show(name: str, output: str = "table") -> None:

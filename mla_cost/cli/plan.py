@@ -17,7 +17,10 @@ _SEQUENCE_PARALLEL = (
 
 
 def plan(
-    file: Annotated[Path | None, typer.Argument(metavar="[PLAN.yaml]", help="A plan file; flags override it.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PLAN]", help="A plan file, or a ready plan that `plans` lists; flags override it."),
+    ] = None,
     model: Annotated[str | None, typer.Option(help="A model of the catalogue, a model YAML or a config.json.")] = None,
     device: Annotated[
         Names, typer.Option(help="Devices, repeated or separated by commas; `none` for no verdict.")
@@ -71,6 +74,12 @@ def plan(
     refused_levers: Annotated[
         bool, typer.Option("--refused-levers", help="The same, with changes that are refused and why.")
     ] = False,
+    explain_term: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Where a number comes from: saved, allocated, kept, weights, ...")
+    ] = None,
+    stage: Annotated[
+        int | None, typer.Option(help="The stage that --explain-term is about; the worst by default.")
+    ] = None,
     sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", hidden=True)] = False,
 ) -> None:
     """Price the forms of one MLA block on devices and say whether they fit."""
@@ -111,10 +120,12 @@ def plan(
     settings = planfile.settings(file, flags, planfile.assignments(assign), planfile.assignments(reserve, "reserve"))
     if require_fit and not settings.device:
         raise InputError("a fit needs a device to fit on; name one with --device", field="--require-fit")
-    if levers or refused_levers:
-        answer = api.with_levers(settings, refused=refused_levers)
-    else:
-        answer = api.answer(settings)
+    if explain_term is not None:
+        _explain(api.terms(settings, explain_term, stage), output)
+        raise typer.Exit
+    if stage is not None:
+        raise InputError("this says which stage --explain-term is about", field="--stage", value=stage)
+    answer = api.with_levers(settings, refused=refused_levers) if levers or refused_levers else api.answer(settings)
     refused = _refused(answer)
     if output == "json":
         sys.stdout.write(answer.to_json() + "\n")
@@ -127,6 +138,21 @@ def plan(
     if refused:
         raise InputError(refused)
     raise typer.Exit(1 if require_fit and not _fits(answer) else 0)
+
+
+def _explain(terms: Any, output: str) -> None:
+    from mla_cost.errors import InputError
+
+    if output not in {"table", "json"}:
+        raise InputError("terms print as a table or as JSON", field="--format", value=output, allowed="table, json")
+    if output == "json":
+        from mla_cost.results import terms_json
+
+        sys.stdout.write(terms_json(terms) + "\n")
+    else:
+        from mla_cost.views.terms import show
+
+        show(terms)
 
 
 def _rows(answer: Any, output: str) -> str:
