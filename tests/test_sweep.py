@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import mla_cost
 from mla_cost.cli import main
 from mla_cost.evaluate import FENCE
+from mla_cost.rowmodel import plan_rows
 from mla_cost.sweeping import cores, price
 from mla_cost.sweeping.moments import fold, rows
 from mla_cost.sweeping.output import save
@@ -64,6 +65,7 @@ GRIDS = st.fixed_dictionaries(
         "softmax_dtype": some(["activation", "fp32"], 1),
         "norm": some(["fused", "composite"], 1),
         "mask": some(["none", "tensor"], 1),
+        "remat": some(["none", "full"], 1),
         "model": some(["deepseek-v3", "deepseek-v2-lite", "minicpm3-4b"], 2),
         "device": some([*DEVICES, "none"], 3),
     },
@@ -87,15 +89,19 @@ def test_every_point_of_a_grid_with_all_structures():
 
 
 def test_a_row_is_a_plan():
-    study = mla_cost.sweep(over={"seq_len": [4096, 8192], "sp": [1, 8], "form": "all"}, **BASE)
+    over = {
+        "seq_len": [4096, 8192],
+        "sp": [1, 8],
+        "form": "all",
+        "remat": ["none", "full"],
+        "kernel": ["eager", "flash"],
+    }
+    study = mla_cost.sweep(over=over, device="a100-80gb", layers=3)
     for index, row in enumerate(study[at] for at in range(len(study))):
-        plan = mla_cost.plan(seq_len=row["seq_len"], sp=row["sp"], form=row["form"], **BASE).results[0]
-        assert plan.memory.saved_bytes == row["saved_bytes"], index
-        assert plan.memory.peak_bytes == row["peak_bytes"]
-        assert plan.communication.backward.wire_bytes == row["backward_wire_bytes"]
-        assert plan.verdict is not None
-        assert plan.verdict.headroom_bytes == row["headroom_bytes"]
-        assert plan.verdict.status == row["status"]
+        asked = {name: row[name] for name in over}
+        plan = mla_cost.plan(**asked, device="a100-80gb", layers=3)
+        (told,) = plan_rows(plan)
+        assert {name: told.get(name, row["remat"]) for name in row} == row, index
 
 
 # ---- exactness

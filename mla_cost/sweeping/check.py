@@ -14,6 +14,7 @@ from mla_cost.resolve import Illegal, resolve
 from mla_cost.rowmodel import BYTES, Column
 from mla_cost.settings import PlanSettings
 from mla_cost.sweeping.grid import Grid
+from mla_cost.sweeping.moments import PHASES
 from mla_cost.sweeping.price import ILLEGAL, MISSING, NO_PROGRAM, NONE, REQUIREMENT, STATUSES, TOO_LARGE, UNTRAINED
 
 _WORDS_TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
@@ -121,8 +122,8 @@ def _bytes(it: Figures) -> dict[str, int]:
         "allocated_peak_bytes": it.allocated_peak_bytes,
         "parameter_bytes": it.parameter_bytes,
     }
-    for phase in ("forward", "backward"):
-        found[f"{phase}_payload_bytes"] = sum(payload for own, payload, _ in costs if own == phase)
-        found[f"{phase}_wire_bytes"] = sum(wire for own, _, wire in costs if own == phase)
+    for phase, parts in PHASES.items():
+        found[f"{phase}_payload_bytes"] = sum(payload for own, payload, _ in costs if own in parts)
+        found[f"{phase}_wire_bytes"] = sum(wire for own, _, wire in costs if own in parts)
     found["wire_bytes"] = found["forward_wire_bytes"] + found["backward_wire_bytes"]
     return found

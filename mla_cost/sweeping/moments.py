@@ -7,7 +7,7 @@ where the true sum is not: rounding is monotonic, and 2^53 is a double. One comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -31,6 +31,8 @@ FIGURES = (
     "backward_wire_bytes",
     "parameter_bytes",
 )
+# what is sent again to recompute counts as backward's, as in a plan
+PHASES = {"forward": ("forward",), "backward": ("backward", "recompute")}
 Kinds = frozenset[str]
 
 
@@ -68,7 +70,7 @@ def rows(key: Key, kinds: tuple[Kinds, ...], stacked: bool) -> Rows:
     run = timeline(key)
     figures = [
         evaluate.saved(run),
-        *(total_of(run, phase) for total_of in (evaluate.payload, evaluate.wire) for phase in ("forward", "backward")),
+        *(_sent(amount, run, phase) for amount in (evaluate.payload, evaluate.wire) for phase in PHASES),
         evaluate.parameters(run),
     ]
     layers = Polynomial.symbol(MORE) + Polynomial.constant(2) if stacked else Polynomial.constant(1)
@@ -76,6 +78,10 @@ def rows(key: Key, kinds: tuple[Kinds, ...], stacked: bool) -> Rows:
     seen = _seen(run, inner)
     allocated = [[moment + layers * figures[-1] for moment in _allocated(run, inner, each)] for each in kinds]
     return _matrices([figure * layers for figure in figures], seen, allocated)
+
+
+def _sent(amount: Callable[[Timeline, str], Polynomial], run: Timeline, phase: str) -> Polynomial:
+    return total(amount(run, part) for part in PHASES[phase])
 
 
 def _seen(run: Timeline, inner: Timeline | None) -> list[Polynomial]:
