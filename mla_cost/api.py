@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from mla_cost.explain import Explanation
+    from mla_cost.picture import Picture
 
 
 class Answer(Plan):
@@ -175,6 +176,22 @@ def terms(settings: PlanSettings, term: str, stage: int | None = None) -> tuple[
         raise InputError(verdict.reason if verdict else "no form has numbers")
     device = {name: catalog.device(name) for name in found.inputs["devices"]}
     return tuple(explain(model, device.get(row.device or ""), settings, row, term, stage) for row in priced)
+
+
+def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
+    """The live bytes of every row of the attention scope that has numbers.
+
+    Raises:
+        InputError: bad input.
+
+    """
+    from mla_cost.picture import picture
+
+    found, settings = answer(settings), _for_scope(settings)
+    model = model_with_dims(settings)
+    device = {name: catalog.device(name) for name in found.inputs["devices"]}
+    priced = [row for row in found.results if row.memory.allocated_peak_bytes is not None]
+    return tuple(picture(model, device.get(row.device or ""), settings, row) for row in priced)
 
 
 _MODEL_ONLY = ("pp", "ep", "etp", "dp", "micro_batches", "virtual_stages", "pipeline_layout")

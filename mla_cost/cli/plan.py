@@ -80,6 +80,10 @@ def plan(
     stage: Annotated[
         int | None, typer.Option(help="The stage that --explain-term is about; the worst by default.")
     ] = None,
+    bars: Annotated[bool, typer.Option("--bars", help="Memory as bars: of every form, or of every stage.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png|svg", help="Draw memory: over time, or per stage (scope model).")
+    ] = None,
     sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", hidden=True)] = False,
 ) -> None:
     """Price the forms of one MLA block on devices and say whether they fit."""
@@ -120,13 +124,23 @@ def plan(
     settings = planfile.settings(file, flags, planfile.assignments(assign), planfile.assignments(reserve, "reserve"))
     if require_fit and not settings.device:
         raise InputError("a fit needs a device to fit on; name one with --device", field="--require-fit")
-    if explain_term is not None:
-        _explain(api.terms(settings, explain_term, stage), output)
+    if explain_term is not None or stage is not None:
+        _explain(settings, explain_term, stage, output)
         raise typer.Exit
-    if stage is not None:
-        raise InputError("this says which stage --explain-term is about", field="--stage", value=stage)
+    if plot is not None:
+        _check_picture(plot)
     answer = api.with_levers(settings, refused=refused_levers) if levers or refused_levers else api.answer(settings)
     refused = _refused(answer)
+    _print(answer, output, bars=bars, refused=bool(refused))
+    if refused:
+        raise InputError(refused)
+    if plot is not None:
+        _draw(settings, answer, plot)
+    raise typer.Exit(1 if require_fit and not _fits(answer) else 0)
+
+
+def _print(answer: Any, output: str, *, bars: bool, refused: bool) -> None:
+    """The answer in the format asked for. refused: no row has numbers, and a table would be empty."""
     if output == "json":
         sys.stdout.write(answer.to_json() + "\n")
     elif output in {"csv", "markdown"}:
@@ -134,17 +148,30 @@ def plan(
     elif not refused:
         from mla_cost.views import table
 
-        table.show(answer)
-    if refused:
-        raise InputError(refused)
-    raise typer.Exit(1 if require_fit and not _fits(answer) else 0)
+        table.show(answer, bars=bars)
 
 
-def _explain(terms: Any, output: str) -> None:
+def _check_picture(plot: Path) -> None:
+    from mla_cost.cli import plotting
+
+    plotting.check(plot)
+
+
+def _draw(settings: Any, answer: Any, plot: Path) -> None:
+    from mla_cost.cli import plotting
+
+    plotting.draw_plan(settings, answer, plot)
+
+
+def _explain(settings: Any, term: str | None, stage: int | None, output: str) -> None:
+    from mla_cost import api
     from mla_cost.errors import InputError
 
+    if term is None:
+        raise InputError("this says which stage --explain-term is about", field="--stage", value=stage)
     if output not in {"table", "json"}:
         raise InputError("terms print as a table or as JSON", field="--format", value=output, allowed="table, json")
+    terms = api.terms(settings, term, stage)
     if output == "json":
         from mla_cost.results import terms_json
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mla_cost.results import Plan, Result, Stage
+from mla_cost.views.bars import MOST, stage_bars
 from mla_cost.views.parts import by_device, device_line, items, refused, verdict_text
 from mla_cost.views.units import gib
 
@@ -18,20 +19,20 @@ COLUMNS = (
     "in flight. working: the micro-batch at its peak. sent: wire bytes of one optimizer step, all axes."
 )
 LEFT_OUT = (
-    "Not priced: Megatron's own kernels and its finer recomputation, allocator rounding and fragmentation, library workspaces, the "
-    "optimizer step's temporary buffers."
+    "Not priced: Megatron's own kernels and its finer recomputation, allocator rounding and fragmentation, library "
+    "workspaces, the optimizer step's temporary buffers."
 )
 
 
-def model_table(plan: Plan) -> RenderableType:
-    """The whole answer."""
+def model_table(plan: Plan, *, every_stage: bool = False) -> RenderableType:
+    """The whole answer. every_stage: a bar for each, however many there are."""
     parts: list[RenderableType] = [Text(_heading(plan)), Text(COLUMNS, style="dim")]
     for device, results in by_device(plan):
         parts += [Text(""), Text(device_line(plan, device, results), style="bold"), _forms(results)]
         told = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and refused(r)]
         parts += [items(told)] if told else []
         priced = [result for result in results if result.memory.stages]
-        parts += list(_stages(priced)) if priced else []
+        parts += list(_stages(priced, every_stage)) if priced else []
     return Group(*parts, Text(""), *_small_print(plan))
 
 
@@ -71,7 +72,7 @@ def _worst(stages: Iterable[Stage]) -> Stage:
     return max(stages, key=lambda stage: stage.allocated_peak_bytes)
 
 
-def _stages(results: list[Result]) -> Iterator[RenderableType]:
+def _stages(results: list[Result], every_stage: bool) -> Iterator[RenderableType]:
     """Every stage under the form that needs least, since stages differ alike under all of them."""
     least = min(results, key=lambda result: result.memory.allocated_peak_bytes or 0)
     stages = least.memory.stages or ()
@@ -83,6 +84,9 @@ def _stages(results: list[Result]) -> Iterator[RenderableType]:
     for stage in _shown(stages):
         table.add_row(*_stage(stage))
     yield table
+    yield Text("")
+    yield from stage_bars(least, stages if len(stages) <= MOST or every_stage else _shown(stages))
+    yield Text("")
     yield Text(f"Worst moment: {_worst(stages).moment} on stage {_worst(stages).stage}")
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mla_cost.results import Plan, Result, TensorCost
+from mla_cost.views.bars import form_bars
 from mla_cost.views.levers import levers_table
 from mla_cost.views.parts import by_device, device_line, items, refused, verdict_text
 from mla_cost.views.units import gib, mib, readable, signed
@@ -27,17 +28,18 @@ COLUMNS = (
 )
 
 
-def plan_table(plan: Plan) -> RenderableType:
-    """The whole answer."""
+def plan_table(plan: Plan, *, bars: bool = False) -> RenderableType:
+    """The whole answer. bars: a bar for every form, or at the model scope for every stage."""
     if plan.inputs["scope"] == "model":
         from mla_cost.views.model_table import model_table
 
-        return Group(model_table(plan), *levers_table(plan))
+        return Group(model_table(plan, every_stage=bars), *levers_table(plan))
     parts: list[RenderableType] = [Text(_heading(plan)), Text(COLUMNS, style="dim")]
     for device, results in by_device(plan):
         parts += [Text(""), Text(device_line(plan, device, results), style="bold"), _verdicts(results)]
         told = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and refused(r)]
         parts += [items(told)] if told else []
+    parts += form_bars(plan) if bars else []
     parts += [Text(""), *_drivers(plan)]
     parts += [Text(""), *_fused(plan), Text(""), *_small_print(plan), *levers_table(plan)]
     return Group(*parts)
@@ -188,9 +190,9 @@ def _small_print(plan: Plan) -> Iterator[RenderableType]:
     yield Text(LEFT_OUT, style="dim")
 
 
-def show(plan: Plan, file: Any = None) -> None:
+def show(plan: Plan, file: Any = None, *, bars: bool = False) -> None:
     """Print the answer to a terminal or a pipe: colour only in a terminal that wants it, 80 columns suffice."""
     console = Console(file=file)
     if not console.is_terminal:
         console.width = max(console.width, 80)
-    console.print(plan_table(plan), highlight=False)
+    console.print(plan_table(plan, bars=bars), highlight=False)

@@ -1,0 +1,58 @@
+"""`mla-cost plan --plot FILE`: imported only when a picture is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mla_cost import api
+from mla_cost.errors import InputError
+from mla_cost.results import Plan
+from mla_cost.settings import PlanSettings
+from mla_cost.sweeping.result import extra
+from mla_cost.views.memory import Timeline, draw_stages, draw_timelines
+
+
+def check(path: Path) -> None:
+    """Whether a picture can be drawn into that file.
+
+    Raises:
+        InputError: a name that does not say what it shall be, or no matplotlib.
+
+    """
+    if path.suffix.lower() not in {".png", ".svg"}:
+        raise InputError("the file name must say what it shall be", file=str(path), allowed=".png, .svg")
+    extra("matplotlib", "plot")
+
+
+def draw_plan(settings: PlanSettings, answer: Plan, path: Path) -> None:
+    """Write the picture of a plan: live bytes over time, at the model scope what every stage holds.
+
+    Raises:
+        InputError: a file that cannot be written.
+
+    """
+    inputs = answer.inputs
+    about = f"{inputs['model_title']}: {inputs['seq_len']:,} tokens, micro-batch {inputs['micro_batch']}"
+    try:
+        if inputs["scope"] == "model":
+            degrees = ", ".join(f"{axis} {inputs[axis]}" for axis in ("tp", "sp", "pp", "ep", "dp"))
+            draw_stages(path, f"{about}, {degrees}", [row for row in answer.results if row.memory.stages])
+        else:
+            blocks = "one attention block" if inputs["layers"] == 1 else f"{inputs['layers']} attention blocks"
+            draw_timelines(path, f"{about}, sp {inputs['sp']}, {blocks}", _timelines(settings))
+    except OSError as error:
+        raise InputError(f"cannot write it: {error.strerror}", file=str(path)) from None
+
+
+def _timelines(settings: PlanSettings) -> list[Timeline]:
+    return [
+        Timeline(
+            title=f"{it.form}, kernel {it.kernel}{f' on {it.device}' if it.device else ''}",
+            usable_bytes=it.usable_bytes,
+            ops=it.ops,
+            phases=it.phases,
+            peak=it.peak,
+            layers=it.layers,
+        )
+        for it in api.pictures(settings)
+    ]

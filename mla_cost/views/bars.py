@@ -1,0 +1,112 @@
+"""What a rank holds as stacked bars for a terminal: one bar per pipeline stage, or per form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from mla_cost.results import Plan, Result, Stage
+from mla_cost.views.units import gib
+
+WIDTH: Final = 54  # cells of the longest bar; with label and number a line has less than 80
+MOST: Final = 16  # bars that are drawn unasked
+LIMIT: Final = "│"
+# glyphs differ without colour, colours are Okabe and Ito's
+LOOK: Final = (
+    ("█", "#0072B2"),
+    ("▓", "#56B4E9"),
+    ("▒", "#009E73"),
+    ("░", "#E69F00"),
+    ("▚", "#D55E00"),
+    ("╱", "#CC79A7"),
+)
+
+
+# the parts of a block's breakdown, from the left, by the words of a narrow legend
+SHORT: Final = {
+    "parameters": "weights",
+    "parameter gradients of one block": "gradients",
+    "the other blocks": "other blocks",
+    "tensors of one block": "tensors",
+    "kernel workspace": "workspace",
+}
+
+
+class Bar(NamedTuple):
+    """One bar. parts: bytes of each part, in the order of the legend."""
+
+    label: str
+    parts: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Bytes of all parts."""
+        return sum(self.parts)
+
+
+def stage_bars(result: Result, shown: Iterable[Stage]) -> Iterator[RenderableType]:
+    """The stages of a form, each a bar, with what is usable as a line across them."""
+    names = ("weights", "gradients", "optimizer", "kept", "working")
+    fields = [f"{name}_bytes" for name in ("weight", "gradient", "optimizer", "kept", "working")]
+    bars = [_stage_bar(stage, fields) for stage in shown]
+    return _chart(names, bars, _usable(result))
+
+
+def _stage_bar(stage: Stage, fields: Sequence[str]) -> Bar:
+    """A stage's parts; the few buffers that have no column of their own go with the weights."""
+    _, *others = [getattr(stage, field) for field in fields]
+    return Bar(f"stage {stage.stage}", (stage.allocated_peak_bytes - sum(others), *others))
+
+
+def form_bars(plan: Plan) -> Iterator[RenderableType]:
+    """The forms of the attention scope on each device, each a bar of its breakdown."""
+    for device in dict.fromkeys(result.device for result in plan.results):
+        priced = [r for r in plan.results if r.device == device and r.memory.breakdown]
+        if priced:
+            bars = [Bar(result.form, _parts(result)) for result in priced]
+            yield Text(f"\nAllocated peak{f' on {device}' if device else ''} (GiB)", style="bold")
+            yield from _chart(tuple(SHORT.values()), bars, _usable(priced[0]))
+
+
+def _parts(result: Result) -> tuple[int, ...]:
+    found = {part.name: part.bytes for part in result.memory.breakdown}
+    return tuple(found.get(name, 0) for name in SHORT)
+
+
+def _usable(result: Result) -> int | None:
+    return result.verdict.usable_bytes if result.verdict is not None else None
+
+
+def _chart(names: Sequence[str], bars: Sequence[Bar], usable: int | None) -> Iterator[RenderableType]:
+    scale = max(*(bar.total for bar in bars), usable or 0)
+    label = max(len(bar.label) for bar in bars)
+    for bar in bars:
+        yield _line(bar, label, scale, usable)
+    yield _legend(names, bars, label, usable)
+
+
+def _line(bar: Bar, label: int, scale: int, usable: int | None) -> Text:
+    line = Text(f"{bar.label:<{label}} ", no_wrap=True)
+    ends = [round(sum(bar.parts[: index + 1]) * WIDTH / scale) for index in range(len(bar.parts))]
+    limit = None if usable is None else min(round(usable * WIDTH / scale), WIDTH)
+    for cell in range(WIDTH + 1):
+        part = next((index for index, end in enumerate(ends) if cell < end), None)
+        if cell == limit:
+            line.append(LIMIT, "bold")
+        elif part is None:
+            line.append(" ")
+        else:
+            line.append(*LOOK[part])
+    return line.append(f" {gib(bar.total):>7}")
+
+
+def _legend(names: Sequence[str], bars: Sequence[Bar], label: int, usable: int | None) -> Text:
+    """The parts that some bar has, and the line."""
+    line = Text(" " * (label + 1))
+    for index, (name, (glyph, colour)) in enumerate(zip(names, LOOK, strict=False)):
+        if any(bar.parts[index] for bar in bars):
+            line.append(glyph, colour).append(f" {name}  ")
+    return line if usable is None else line.append(f"{LIMIT} usable {gib(usable)}")
