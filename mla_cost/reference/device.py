@@ -138,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=int, metavar="N", help="in place of the model's")
     parser.add_argument("--no-q-lora", action="store_true", help="the query comes straight from hidden")
     parser.add_argument("--layer", choices=LAYERS, default="attention")
+    parser.add_argument("--remat", default="none", help="parts that run again in backward, joined by +")
     parser.add_argument("--form", choices=FORMS, default="explicit")
     parser.add_argument("--scheme")
     for name, allowed in SETTINGS.items():

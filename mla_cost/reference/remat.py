@@ -38,7 +38,7 @@ def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[No
 def recomputed(part: nn.Module) -> None:
     """Make every call of the module a checkpoint. Its parameters keep their names.
 
-    Nothing here is random, so no state of a generator is kept: it would be two more tensors per part.
+    Nothing here is random, so no generator's state is kept with the part.
     """
     part.forward = partial(  # type: ignore[method-assign]
         checkpoint, part.forward, use_reentrant=False, preserve_rng_state=False, context_fn=_contexts

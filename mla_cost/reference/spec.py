@@ -169,6 +169,8 @@ class Spec:
     def _check_remat(self) -> None:
         """Refuse names that nothing is called, and parts that this layer does not have."""
         for name in self._remat:
+            if name == "none":
+                raise ValueError(f"remat {self.remat!r}: none stands alone")
             if name not in REMAT:
                 raise ValueError(f"remat {name!r} is not one of none, {', '.join(REMAT)}, or several joined by +")
             if self.layer not in REMAT[name]:
