@@ -50,7 +50,7 @@ def evaluation(point: Point) -> Evaluation:
     except ProgramError as error:
         raise Illegal(f"{error}{_kernel_way_out(point)}") from None
     except FenceError as error:
-        raise _too_large(error) from None
+        raise too_large(error) from None
 
 
 def _kernel_way_out(point: Point) -> str:
@@ -58,7 +58,8 @@ def _kernel_way_out(point: Point) -> str:
     return f"; kernels that take this form: {', '.join(others)}" if point.kernel.shared_text is None else ""
 
 
-def _too_large(error: FenceError) -> Illegal:
+def too_large(error: FenceError) -> Illegal:
+    """The refusal of bytes that not every evaluator would give exactly."""
     return Illegal(f"{error}: bytes are exact below 2^53 only; make the plan smaller")
 
 
@@ -83,7 +84,7 @@ def figures(point: Point, family: str, layers: int = 1) -> Figures:
     try:
         return _figures(point, evaluation(point), kinds_of(family), layers)
     except FenceError as error:
-        raise _too_large(error) from None
+        raise too_large(error) from None
 
 
 def _figures(point: Point, at: Evaluation, kinds: frozenset[str], layers: int) -> Figures:
