@@ -24,7 +24,7 @@ from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
 
 LONGEST = 4  # changes in a row that the search for a fit tries
-WIDTH = 6  # plans that it follows at each length
+WIDTH = 4  # plans that it follows at each length
 REFUSED: Final = {"illegal", "unsupported"}
 _NAMES: Final[Mapping[str, Mapping[str, Any]]] = {"form": FORMS, "scheme": SCHEMES, "kernel": KERNELS}
 
@@ -298,35 +298,42 @@ def _price(before: Priced, after: Priced) -> Iterator[str]:
 
 
 def _search(asked: Priced) -> _Found | None:
-    for most, wanted in ((1, {"fits"}), (1, {"fits", "tight"}), (2**LONGEST, {"fits", "tight"})):
-        found = _shortest(asked, most, wanted)
-        if found is not None:
-            return found
-    return None
+    known: dict[str, Priced] = {}
+    same = _shortest(asked, 1, known)
+    return same if same is not None else _shortest(asked, 2**LONGEST, known)
 
 
-def _shortest(asked: Priced, most: int, wanted: set[str]) -> _Found | None:
-    """The best of the plans that are the fewest steps away, on up to `most` times the ranks."""
-    front, seen = [_Found(asked, 1)], {asked.settings.model_dump_json()}
+def _shortest(asked: Priced, most: int, known: dict[str, Priced]) -> _Found | None:
+    """The best of the plans that are the fewest steps away and fit, or are tight where none fits.
+
+    most: how many times the ranks it may take. known: plans priced already, by their settings.
+    """
+    front, seen, tight = [_Found(asked, 1)], {_name(asked.settings)}, None
     for _ in range(LONGEST):
-        found = [step for at in front for step in _steps(at, most, seen)]
-        fitting = [step for step in found if step.plan.status in wanted]
+        found = [step for at in front for step in _steps(at, most, seen, known)]
+        fitting = [step for step in found if step.plan.status == "fits"]
         if fitting:
             return min(fitting, key=_least)
+        nearly = [step for step in found if step.plan.status == "tight"]
+        tight = tight or min(nearly, key=_least, default=None)
         front = sorted(found, key=lambda step: step.plan.required)[:WIDTH]
-    return None
+    return tight
 
 
-def _steps(at: _Found, most: int, seen: set[str]) -> Iterator[_Found]:
+def _steps(at: _Found, most: int, seen: set[str], known: dict[str, Priced]) -> Iterator[_Found]:
     """The plans one step away that can be run and have not been seen."""
     for change in changes(at.plan):
-        name = at.plan.settings.model_copy(update=dict(change.update)).model_dump_json()
+        name = _name(at.plan.settings.model_copy(update=dict(change.update)))
         if at.ranks * change.ranks > most or name in seen:
             continue
         seen.add(name)
-        plan = at.plan.after(change)
+        plan = known[name] if name in known else known.setdefault(name, at.plan.after(change))
         if plan.status not in REFUSED:
             yield _Found(plan, at.ranks * change.ranks)
+
+
+def _name(settings: PlanSettings) -> str:
+    return settings.model_dump_json()
 
 
 def _least(found: _Found) -> tuple[int, int, int, int]:

@@ -1,0 +1,113 @@
+"""Ready plans: each is found by name, says what the tool says of it, and names what is not priced."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mla_cost import api, catalog, planfile, ready
+from mla_cost.cli import main
+from mla_cost.errors import InputError
+
+NAMES = catalog.plan_names()
+WANTED = {
+    "deepseek-v3-2048-h800",
+    "deepseek-v3-512-910b",
+    "kimi-k2-128k",
+    "moonlight-8-h100",
+    "deepseek-v2-lite-8-a100",
+}
+
+
+def text(name: str) -> str:
+    return catalog.plan_path(name).read_text(encoding="utf-8")
+
+
+def printed(capsys, *arguments: str, code: int = 0) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    out, err = capsys.readouterr()
+    assert ended.value.code == code, err
+    return out or err
+
+
+def test_the_plans_of_the_issue_are_there():
+    assert set(NAMES) >= WANTED
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_plan_says_of_itself_is_what_the_tool_says(name):
+    assert ready.with_verdicts(text(name), ready.verdicts(name)) == text(name), "run python -m mla_cost.ready"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plan_that_does_not_fit_names_the_least_that_does(name):
+    answer = api.with_levers(planfile.settings(catalog.plan_path(name), {}, {}, {}))
+    for row in answer.results:
+        assert row.verdict is not None
+        assert f"{row.form} on {row.device}, kernel {row.kernel}: {row.verdict.status}," in text(name)
+        assert (row.verdict.remedy is None) == (row.verdict.status in {"fits", "tight"})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plan_says_what_is_not_priced(name):
+    head = text(name).partition(ready.OPENS)[0].replace("\n# ", " ").lower()
+    assert [word for word in ("not priced", "recomputation", "profile reference") if word not in head] == []
+
+
+def test_the_published_plan_has_the_published_degrees():
+    settings = planfile.settings(catalog.plan_path("deepseek-v3-2048-h800"), {}, {}, {})
+    degrees = (settings.tp, settings.sp, settings.pp, settings.ep, settings.dp)
+    assert degrees == (1, 1, 16, 64, 128)
+    assert (settings.seq_len, settings.sharding, settings.moment_dtype) == (4096, "zero1", "bf16")
+    assert settings.micro_batch * settings.micro_batches * settings.dp == 15_360
+    assert "arXiv 2412.19437" in text("deepseek-v3-2048-h800")
+
+
+def test_ranks_are_those_of_the_titles():
+    ranks = {plan.name: plan.ranks for plan in ready.plans()}
+    assert {name: ranks[name] for name in WANTED} == {
+        "deepseek-v3-2048-h800": 2048,
+        "deepseek-v3-512-910b": 512,
+        "kimi-k2-128k": 1024,
+        "moonlight-8-h100": 8,
+        "deepseek-v2-lite-8-a100": 8,
+    }
+
+
+def test_a_plan_is_found_by_name_and_by_path(capsys):
+    arguments = ("--form", "laga", "--format", "json")
+    named = printed(capsys, "plan", "Moonlight 8 H100", *arguments)
+    assert named == printed(capsys, "plan", str(catalog.plan_path("moonlight-8-h100")), *arguments)
+    assert json.loads(named)["inputs"]["scope"] == "model"
+
+
+def test_flags_override_a_ready_plan(capsys):
+    found = json.loads(
+        printed(capsys, "plan", "moonlight-8-h100", "--form", "laga", "--remat", "full", "--format", "json")
+    )
+    assert found["inputs"]["remat"] == "full"
+    assert found["results"][0]["verdict"]["status"] == "fits"
+
+
+def test_a_name_that_is_no_plan_names_the_nearest():
+    with pytest.raises(InputError, match=r"unknown plan 'moonlight'.*`mla-cost plans`.*did you mean moonlight-8-h100"):
+        catalog.plan_path("moonlight")
+
+
+def test_plans_are_listed(capsys):
+    listed = printed(capsys, "plans")
+    assert [name for name in NAMES if name not in listed] == []
+    found = json.loads(printed(capsys, "plans", "--format", "json"))
+    assert found["schema"] == "mla-cost/plans/1"
+    assert [plan["name"] for plan in found["plans"]] == list(NAMES)
+    assert all(plan["title"] for plan in found["plans"])
+    assert max(map(len, listed.splitlines())) <= 80
+
+
+def test_verdicts_are_put_once_after_the_comments_that_open_a_file():
+    block = f"{ready.OPENS}\n# a\n{ready.CLOSES}\n"
+    once = ready.with_verdicts("# title\n#\n# words\nmodel: x  # y\n", block)
+    assert once == f"# title\n#\n# words\n#\n{block}model: x  # y\n"
+    assert ready.with_verdicts(once, block) == once

@@ -1,0 +1,158 @@
+"""Where a number comes from: the items of every term add up to the number of the plan, exactly."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mla_cost import api
+from mla_cost.cli import main
+from mla_cost.errors import InputError
+from mla_cost.results import Result
+from mla_cost.settings import PlanSettings
+
+DEEPSEEK: dict[str, Any] = {
+    "model": "deepseek-v3",
+    "device": ("h800-80gb",),
+    "scope": "model",
+    "seq_len": 4096,
+    "sp": 1,
+    "pp": 16,
+    "ep": 64,
+    "dp": 128,
+    "micro_batches": 120,
+    "pipeline_layout": "Ettt|(tttt|)*14ttmL",
+}
+LITE: dict[str, Any] = {"model": "deepseek-v2-lite", "device": ("910b-64gb",), "scope": "model", "seq_len": 4096}
+LITE |= {"sp": 1, "ep": 8, "dp": 8}
+ATTENTION = [
+    {},
+    {"layers": 5},
+    {"layers": 3, "kernel": "flash"},
+    {"remat": "full"},
+    {"layers": 4, "remat": "core_attn"},
+]
+ATTENTION += [{"device": ()}, {"sp": 1, "seq_len": 2048}, {"norm": "composite", "micro_batch": 2}]
+MODELS = [
+    DEEPSEEK,
+    DEEPSEEK | {"remat": "full"},
+    DEEPSEEK | {"tp": 2, "dp": 64, "sharding": "zero1", "remat": "moe"},
+    DEEPSEEK | {"pp": 4, "dp": 512, "pipeline_layout": "Et*7|(tttttttt|)*6t*6mL"},
+    DEEPSEEK | {"sharding": "ddp", "gradient_dtype": "bf16"},
+    LITE | {"sharding": "zero2"},
+    LITE | {"sp": 2, "dp": 4, "kernel": "eager"},
+]
+STAGE = {
+    "weights": "weight_bytes",
+    "gradients": "gradient_bytes",
+    "optimizer": "optimizer_bytes",
+    "kept": "kept_bytes",
+    "working": "working_bytes",
+    "allocated": "allocated_peak_bytes",
+}
+
+
+def totals(settings: PlanSettings, term: str, stage: int | None = None) -> list[int]:
+    found = api.terms(settings, term, stage)
+    for it in found:
+        assert it.total_bytes == sum(item.bytes for item in it.items)
+        assert all(item.name and item.bytes > 0 for item in it.items if term != "usable")
+    return [it.total_bytes for it in found]
+
+
+def priced(settings: PlanSettings) -> list[Result]:
+    return [row for row in api.answer(settings).results if row.memory.allocated_peak_bytes is not None]
+
+
+def show(question: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in question.items()) or "default"
+
+
+@pytest.mark.parametrize("question", ATTENTION, ids=show)
+def test_items_of_a_block_add_up(question):
+    settings = PlanSettings(**question)
+    rows = priced(settings)
+    for term, field in {
+        "saved": "saved_bytes",
+        "peak": "peak_bytes",
+        "allocated": "allocated_peak_bytes",
+        "parameters": "parameter_bytes",
+        "gradients": "parameter_gradient_total_bytes",
+        "workspace": "kernel_workspace_bytes",
+    }.items():
+        assert totals(settings, term) == [getattr(row.memory, field) for row in rows], term
+    assert totals(settings, "sent") == [sum(c.wire_bytes for c in row.communication.collectives) for row in rows]
+
+
+@pytest.mark.parametrize("question", MODELS, ids=show)
+def test_items_of_every_stage_add_up(question):
+    settings = PlanSettings(**question)
+    rows = priced(settings)
+    for stage in sorted({0, settings.pp // 2, settings.pp - 1}):
+        for term, field in STAGE.items():
+            expected = [getattr(row.memory.stages[stage], field) for row in rows if row.memory.stages]
+            assert totals(settings, term, stage) == expected, (term, stage)
+
+
+@pytest.mark.parametrize("question", MODELS, ids=show)
+def test_the_worst_stage_is_the_default(question):
+    settings = PlanSettings(**question)
+    rows = priced(settings)
+    for term, field in {"allocated": "allocated_peak_bytes", "saved": "saved_bytes", "peak": "peak_bytes"}.items():
+        assert totals(settings, term) == [getattr(row.memory, field) for row in rows], term
+    assert totals(settings, "required") == [row.verdict.required_bytes for row in rows if row.verdict]
+    assert totals(settings, "usable") == [row.verdict.usable_bytes for row in rows if row.verdict]
+    assert totals(settings, "sent") == [sum(c.wire_bytes for c in row.communication.collectives) for row in rows]
+
+
+def test_states_are_their_parts():
+    settings = PlanSettings(**DEEPSEEK)
+    parts = [totals(settings, term) for term in ("weights", "gradients", "optimizer", "buffers")]
+    assert totals(settings, "states") == [sum(row) for row in zip(*parts, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("question", "term", "stage", "message"),
+    [
+        ({}, "kept", None, "no such term, not 'kept'; allowed: saved, peak"),
+        (DEEPSEEK, "keptt", None, "did you mean kept"),
+        ({"device": ()}, "usable", None, "no such term"),
+        ({}, "saved", 1, "stages belong to scope model"),
+        (DEEPSEEK, "kept", 16, "no such stage, not 16; allowed: 0 to 15"),
+        ({"sp": 3}, "saved", None, "does not divide"),
+    ],
+)
+def test_what_is_refused(question, term, stage, message):
+    with pytest.raises(InputError) as refused:
+        api.terms(PlanSettings(**question), term, stage)
+    assert message in str(refused.value)
+
+
+def printed(capsys, *arguments: str, code: int = 0) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", *arguments])
+    out, err = capsys.readouterr()
+    assert ended.value.code == code, err
+    return out or err
+
+
+def test_the_table_ends_with_the_total(capsys):
+    text = printed(capsys, "deepseek-v3-2048-h800", "--form", "explicit", "--explain-term", "kept", "--stage", "3")
+    (term,) = api.terms(PlanSettings(**DEEPSEEK | {"form": ("explicit",)}), "kept", 3)
+    assert text.splitlines()[-1].split() == ["total", f"{term.total_bytes:,}"]
+    assert "stage 3" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_json_has_the_items(capsys):
+    found = json.loads(printed(capsys, "--form", "laga", "--explain-term", "saved", "--format", "json"))
+    assert found["schema"] == "mla-cost/term/1"
+    for term in found["terms"]:
+        assert term["total_bytes"] == sum(item["bytes"] for item in term["items"])
+
+
+def test_a_stage_alone_and_other_formats_are_refused(capsys):
+    assert "--explain-term" in printed(capsys, "--stage", "0", code=2)
+    assert "allowed: table, json" in printed(capsys, "--explain-term", "saved", "--format", "csv", code=2)
