@@ -124,6 +124,18 @@ class FusedCall(NamedTuple):
     value: tuple[str, ...]
 
 
+class Standing(NamedTuple):
+    """Memory that is made once and stays for the whole run, shared by all uses of the same name and shape.
+
+    outer, inner: dims of its rows and columns.
+    """
+
+    name: str
+    outer: tuple[str, ...]
+    inner: tuple[str, ...]
+    dtype: str
+
+
 class Storage:
     """A handle on an allocation. Its end is the free event."""
 
@@ -235,6 +247,7 @@ class Timeline:
         self.flops: list[Flops] = []
         self.parameters: list[Allocation] = []
         self.fused_calls: list[FusedCall] = []
+        self.standing: list[Standing] = []
         self.forward_events = 0
 
 
@@ -376,6 +389,16 @@ class Machine:
             output.edge = (node, index)
 
     # ---- checkpoints
+
+    def inputs_kept(self, *tensors: Tensor) -> list[Tensor]:
+        """What an op keeps of its inputs, to be asked before it allocates, and then given to `attach` as saved.
+
+        Torch notes them before the op runs: running again stops there, and the last op's result is never made.
+        """
+        if self._capturing is None:
+            return list(tensors)
+        self._capture(self._capturing, [Tensor(t.storage, t.axes, t.dtype, t.label) for t in tensors])
+        return []
 
     def checkpoint(self, body: Body, inputs: list[Tensor]) -> list[Tensor]:
         """Run a part of the program whose nodes keep nothing: backward runs it again (docs/decisions/0009)."""

@@ -7,6 +7,7 @@ query(x):
         q_normed = norm q_latent, g_q[d_q]
         drop q_latent
         q_up = linear q_normed, W_q_up[n k+r d_q]
+        drop q_normed
     else
         q_up = linear x, W_q[n k+r h]
     if not r

@@ -24,6 +24,7 @@ mlp(hidden):
     gate[f], up[f] = split gate_up
     activated = silu gate
     product = times activated, up
+    drop activated
     out = linear product, W_fc2[h f]
     return out
 """,

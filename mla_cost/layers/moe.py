@@ -18,6 +18,7 @@ layer(x):
         shared_in = same hidden
         exchange region shared_in
         shared_out = shared_experts shared_in
+        drop shared_in
         exchange region_end shared_out
         routed = add routed, shared_out
     y = add residual, routed
@@ -33,7 +34,9 @@ experts(hidden):
     gate[g], up[g] = split gate_up
     activated = silu gate
     product = times activated, up
+    drop activated
     out = grouped_linear product, W_fc2[c h g]
+    drop product
     exchange by_source out
     exchange combine out
     mixed = unpermute_rows out, weights, chosen
@@ -44,6 +47,7 @@ shared_experts(hidden):
     gate[m], up[m] = split gate_up
     activated = silu gate
     product = times activated, up
+    drop activated
     out = linear product, W_shared_fc2[h m]
     return out
 """,

@@ -102,6 +102,7 @@ def _folded(machine: Machine, tensor: Tensor, letters: str, groups: tuple[str, s
 
 def _bmm(machine: Machine, label: str, plan: _Plan, left: Tensor, right: Tensor, attention: bool) -> Tensor:
     """The batched product. Backward makes the right operand's gradient first, then the left's."""
+    kept = machine.inputs_kept(left, right)
     result = machine.new(label, plan.sizes(plan.shared + plan.left_only + plan.right_only), left.dtype)
     count = _count(machine, plan)
     machine.flops(count, attention=attention)
@@ -114,7 +115,7 @@ def _bmm(machine: Machine, label: str, plan: _Plan, left: Tensor, right: Tensor,
         of_right = machine.new(f"gradient of {names[1]}", dims[1], dtype)
         return [machine.new(f"gradient of {names[0]}", dims[0], dtype), of_right]
 
-    machine.attach([result], [left, right], backward, saved=[left, right])
+    machine.attach([result], [left, right], backward, saved=kept)
     return result
 
 
@@ -131,6 +132,7 @@ def _multiplied(machine: Machine, label: str, plan: _Plan, left: Tensor, right: 
     facts, dtype = machine.facts, left.dtype
     letters = (plan.left, plan.right)
     spread = [_spread(plan, x, tensor.axes) for x, tensor in zip(letters, (left, right), strict=True)]
+    kept = machine.inputs_kept(left, right)
     result = machine.new_as(label, like(facts, *spread), dtype)
     count = _count(machine, plan)
     machine.flops(count, attention=attention)
@@ -143,7 +145,7 @@ def _multiplied(machine: Machine, label: str, plan: _Plan, left: Tensor, right: 
         full = [machine.new_as(names[at], like(facts, gradient.axes, spread[1 - at]), dtype) for at in (1, 0)]
         return [_summed(machine, plan, x, full.pop()) for x in letters]
 
-    machine.attach([result], [left, right], backward, saved=[left, right])
+    machine.attach([result], [left, right], backward, saved=kept)
     return result
 
 

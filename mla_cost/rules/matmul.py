@@ -44,6 +44,7 @@ def _as_matrix(machine: Machine, tensor: Tensor, rows: int) -> Tensor:
 def _multiply(
     machine: Machine, label: str, tensor: Tensor, weight: Tensor, rows: int, outer: tuple[str, ...]
 ) -> Tensor:
+    kept = machine.inputs_kept(tensor, weight)
     result = machine.new(label, (*tensor.dims[:rows], *outer), tensor.dtype)
     count = machine.facts.elements((*tensor.dims, *outer)) * 2
     machine.flops(count)
@@ -58,7 +59,7 @@ def _multiply(
         of_input = machine.new_as(f"gradient of {name}", axes, dtype)
         return [machine.view(of_input, axes) if folded else of_input, of_weight]
 
-    machine.attach([result], [tensor, weight], backward, saved=[tensor, weight])
+    machine.attach([result], [tensor, weight], backward, saved=kept)
     return result
 
 

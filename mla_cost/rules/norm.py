@@ -38,6 +38,7 @@ def composite_norm(machine: Machine, label: str, tensor: Tensor, weight: Tensor)
     root = _root(machine, label, wide)
     normal = _times(machine, f"{label} before its weight", wide, root, _row(root, wide))
     scaled = _times(machine, f"{label} in fp32", normal, weight, _column(weight, normal))
+    del wide, normal
     scaled = contiguous(machine, f"{label} in fp32, row-major", scaled)
     return cast(machine, label, scaled, tensor.dtype)
 
