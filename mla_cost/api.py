@@ -194,7 +194,10 @@ def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
     return tuple(picture(model, device.get(row.device or ""), settings, row) for row in priced)
 
 
-_MODEL_ONLY = ("pp", "ep", "etp", "dp", "micro_batches", "virtual_stages", "pipeline_layout")
+_MODEL_ONLY = (
+    *("pp", "ep", "etp", "dp", "micro_batches", "virtual_stages", "pipeline_layout"),
+    *("dispatcher", "shared_overlap", "rope_fusion", "cross_entropy"),
+)
 
 
 def _for_scope(settings: PlanSettings) -> PlanSettings:

@@ -13,6 +13,7 @@ from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
 from mla_cost.layers import EXPERT_PARALLEL, LAYERS, TENSOR_PARALLEL
 from mla_cost.polynomial import Polynomial, total
+from mla_cost.profiles import PROFILES
 from mla_cost.program import Block, Drop, Exchange, Form, If, Op, Pair, Parameter, Piece, Result, Return, parse
 from mla_cost.rules import RULES, Call, readable
 from mla_cost.schemes import SCHEMES
@@ -35,6 +36,11 @@ class Key(NamedTuple):
     layer: str = "attention"
     remat: str = "none"
     input_held: bool = True
+    profile: str = "reference"
+    dispatcher: str = "alltoall"
+    shared_overlap: str = "off"
+    rope_fusion: str = "on"
+    cross_entropy: str = "native"
 
     def settings(self) -> dict[str, str]:
         """What program texts can ask about."""
@@ -44,6 +50,10 @@ class Key(NamedTuple):
             "softmax_dtype": self.softmax_dtype,
             "mask": self.mask,
             "norm": self.norm,
+            "dispatcher": self.dispatcher,
+            "shared_overlap": self.shared_overlap,
+            "rope_fusion": self.rope_fusion,
+            "cross_entropy": self.cross_entropy,
         }
 
 
@@ -74,7 +84,8 @@ class _Run:
     def __init__(self, key: Key) -> None:
         self.key = key
         self.layer = LAYERS[key.layer]
-        self.pieces: Mapping[str, Piece] = {**form_of(key.form).pieces, **parse(self.layer.text)}
+        replaced = PROFILES[key.profile].pieces(key.layer)
+        self.pieces: Mapping[str, Piece] = {**form_of(key.form).pieces, **parse(self.layer.text), **replaced}
         self.moves: dict[str, str] = dict(SCHEMES[key.scheme].moves) if key.facts.exchanged else {}
         if key.facts.rows_divided:
             self.moves.update(TENSOR_PARALLEL)

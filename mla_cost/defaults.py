@@ -4,6 +4,7 @@ MODEL = "deepseek-v3"
 DEVICES = ("910b-64gb", "a100-80gb")
 FORMS = ("explicit", "absorbed", "laga")
 BASELINE = "explicit"
+PROFILE = "reference"
 ATTENTION_KERNEL = "eager"
 SEQ_LEN = 16384
 SP = 8

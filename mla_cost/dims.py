@@ -37,9 +37,13 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "w": ("rows that go to each expert rank", "rows * num_experts_per_token / ep, rounded up"),
     "g": ("width of an expert", "moe_intermediate_size"),
     "m": ("width of the shared experts on one tp rank, 0 without any", "num_shared_experts * width / tp"),
+    "j": ("columns of a multi-token-prediction projection on one tp rank, h/t", "dims.hidden / tp"),
+    "D": ("tokens that the experts of one rank receive, each once", "routed, by dispatcher deepep"),
+    "a": ("tokens that go to each expert rank, each once, D/E rounded up", "routed, by dispatcher deepep"),
     "r_half": ("half of r, which RoPE turns as one", "dims.qk_rope_head_dim / 2"),
 }
-CONSTANTS: dict[str, int] = {"8": 8}  # widths that a kernel fixes, such as the last dim of Ascend's softmax statistics
+# widths that a kernel fixes, such as the last dim of Ascend's softmax statistics
+CONSTANTS: dict[str, int] = {"1": 1, "3": 3, "8": 8}
 
 Atoms = tuple[str, ...]
 Stride = Atoms | None  # None: an expanded axis, stride zero
@@ -175,9 +179,10 @@ def facts(
 
 @cache
 def _factor_size(factor: str) -> Polynomial:
-    if factor in CONSTANTS:
-        return Polynomial.constant(CONSTANTS[factor])
-    return total(Polynomial.symbol(part) for part in factor.split("+"))
+    return total(
+        Polynomial.constant(CONSTANTS[part]) if part in CONSTANTS else Polynomial.symbol(part)
+        for part in factor.split("+")
+    )
 
 
 def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int]:

@@ -169,7 +169,8 @@ def _fused_option(
     model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings, kernel: Kernel
 ) -> FusedOption | None:
     for padding in dict.fromkeys((kernel.value_padding, "none", "qk")):
-        asked = settings.model_copy(update={"kernel": kernel.name, "value_padding": padding})
+        update = {"kernel": kernel.name, "value_padding": padding, "profile": defaults.PROFILE}
+        asked = settings.model_copy(update=update)
         try:
             point = resolve(model, form, asked)
             limit = _trainer(point, device)

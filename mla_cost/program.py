@@ -154,6 +154,43 @@ class Pair(NamedTuple):
     known_as: str = ""
 
 
+class Allowance(NamedTuple):
+    """Memory that an implementation takes for itself and that no program shows. with_experts: in expert layers only."""
+
+    name: str
+    bytes: int
+    source: str
+    with_experts: bool = False
+
+
+class Profile(NamedTuple):
+    """Whose implementation runs.
+
+    texts: for each layer by name, pieces that stand in place of the layer's and the form's own; a profile that has any
+    prices these layers only. kernels, schemes: those that it runs, all where empty. refused: forms that it does not
+    train, each with the reason and the way out. fixed: settings that its code leaves no choice in. needs: dims that may
+    not be absent, with the reason. allowances: budgeted beside what its programs count. notes: told with every answer.
+    """
+
+    name: str
+    title: str
+    source: str
+    texts: Mapping[str, str] = MappingProxyType({})
+    kernels: tuple[str, ...] = ()
+    schemes: tuple[str, ...] = ()
+    refused: Mapping[str, str] = MappingProxyType({})
+    fixed: Mapping[str, str] = MappingProxyType({})
+    needs: Mapping[str, str] = MappingProxyType({})
+    allowances: tuple[Allowance, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def pieces(self, layer: str) -> Mapping[str, Piece]:
+        """The pieces that it replaces in a layer."""
+        if self.texts and layer not in self.texts:
+            raise ProgramError(f"profile {self.name} prices whole layers; use scope model")
+        return parse(self.texts.get(layer, ""))
+
+
 Move = Literal[
     "heads_out", "heads_in", "gather", "own_heads", "tp_gather", "tp_scatter", "to_experts", "from_experts", "reorder"
 ]

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
+from math import ceil, comb
 from typing import Any, NamedTuple
 
+from mla_cost import defaults
 from mla_cost.config import ModelConfig
 from mla_cost.cost import Key, form_of
-from mla_cost.dims import base_values, facts_of
+from mla_cost.dims import SYMBOLS, base_values, facts_of
 from mla_cost.errors import InputError, nearest, shown
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
-from mla_cost.program import Kernel, Pair, Scheme
+from mla_cost.profiles import PROFILES
+from mla_cost.program import Kernel, Pair, Profile, Scheme
 from mla_cost.remat import NOT_YET, POLICIES
 from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
 from mla_cost.states import padded_vocabulary
+
+# the settings that only an implementation has
+IMPLEMENTATION = ("dispatcher", "shared_overlap", "rope_fusion", "cross_entropy")
 
 
 class Illegal(ValueError):  # noqa: N818  (named after the status that it becomes)
@@ -44,10 +51,12 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
     kernel = named("kernel", settings.kernel, KERNELS)
     values = symbol_values(model, settings)
     _require(scheme, values)
+    profile = _profile(form, scheme, kernel, settings, layer)
     if layer != "attention":
         values |= layer_values(model, settings)
     base = base_values(values, scheme.divides_heads)
     facts = facts_of(base, scheme.divides_heads)
+    _present(profile, facts.zeros)
     matters = not facts.exchanged or "value" not in scheme.moves
     key = Key(
         form=form_of(form).name,
@@ -64,6 +73,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
         layer=layer,
         remat=_policy(settings.remat),
     )
+    key = _implemented(key, profile, settings)
     return Point(form, scheme, kernel, key, base, matters and "value" in form_of(form).points)
 
 
@@ -146,7 +156,56 @@ def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
         "w": -(-sent // settings.ep),
         "g": width // settings.etp,
         "m": (model.num_shared_experts or 0) * width // tp,
+        "j": model.dims.hidden // tp,
+        **_tokens(model, settings, rows),
     }
+
+
+def _tokens(model: ModelConfig, settings: PlanSettings, tokens: int) -> dict[str, int]:
+    """Tokens that one rank's experts receive where a token travels once to every rank that it chose an expert of.
+
+    Choices are taken as drawn evenly from all experts; limits on groups of experts would make fewer.
+    """
+    experts, chosen = model.num_routed_experts or 0, model.num_experts_per_token or 0
+    if not experts:
+        return {"D": 0, "a": 0}
+    own = experts // settings.ep
+    missed = Fraction(comb(max(0, experts - own), chosen), comb(experts, chosen)) if chosen <= experts else Fraction(0)
+    arrived = ceil(tokens * settings.ep * (1 - missed))
+    return {"D": arrived, "a": -(-arrived // settings.ep)}
+
+
+def _profile(form: str, scheme: Scheme, kernel: Kernel, settings: PlanSettings, layer: str) -> Profile:
+    """The profile asked for, where it runs this form, scheme, kernel and layer.
+
+    Raises:
+        InputError: an unknown name. Illegal: what it does not run, with what it does.
+
+    """
+    profile: Profile = named("profile", settings.profile, PROFILES)
+    if profile.texts and layer not in profile.texts:
+        raise Illegal(f"profile {profile.name} prices whole layers; use scope model")
+    if form in profile.refused:
+        raise Illegal(f"profile {profile.name} has {profile.refused[form]}")
+    if profile.kernels and kernel.name not in profile.kernels:
+        raise Illegal(f"profile {profile.name} does not run kernel {kernel.name}; use {' or '.join(profile.kernels)}")
+    if profile.schemes and settings.sp > 1 and scheme.name not in profile.schemes:
+        raise Illegal(f"profile {profile.name} is not priced with scheme {scheme.name}; use {profile.schemes[0]}")
+    return profile
+
+
+def _present(profile: Profile, zeros: frozenset[str]) -> None:
+    for dim, why in profile.needs.items():
+        if dim in zeros:
+            raise Illegal(f"profile {profile.name} needs {SYMBOLS[dim][1]}: {why}; use profile {defaults.PROFILE}")
+
+
+def _implemented(key: Key, profile: Profile, settings: PlanSettings) -> Key:
+    """The key with what only a profile of its own asks about; the reference has one way for each."""
+    if not profile.texts:
+        return key
+    found: dict[str, Any] = {field: getattr(settings, field) for field in ("profile", *IMPLEMENTATION)}
+    return key._replace(**{**found, **profile.fixed})
 
 
 _FIELDS = {"seq_len": "S", "sp": "P", "heads": "n"}

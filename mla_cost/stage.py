@@ -14,6 +14,7 @@ from mla_cost.evaluate import Evaluation
 from mla_cost.figures import evaluation
 from mla_cost.parallel import Chunk, Parallel, in_flight_mixes
 from mla_cost.parameters import LayerKind, layer_kinds
+from mla_cost.profiles import PROFILES
 from mla_cost.resolve import Illegal, Point, resolve
 from mla_cost.settings import PlanSettings
 from mla_cost.workspace import kinds_of
@@ -72,6 +73,7 @@ class Segments:
         self.model = model
         self._asked = (form, settings, family)
         self._known: dict[str, Segment] = {}
+        self.profile = PROFILES[settings.profile]
         self.kinds = layer_kinds(model)
 
     def of(self, layer: str) -> Segment:

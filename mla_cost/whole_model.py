@@ -7,10 +7,14 @@ from typing import NamedTuple
 
 from mla_cost import fit
 from mla_cost.config import DeviceConfig, ModelConfig
+from mla_cost.cost import Key
+from mla_cost.engine import DTYPE_BYTES
 from mla_cost.parallel import Chunk, Parallel, problems, stages
 from mla_cost.parameters import refusal
 from mla_cost.pricing import flop_count, illegal
-from mla_cost.resolve import Illegal
+from mla_cost.profiles import PROFILES
+from mla_cost.program import Profile
+from mla_cost.resolve import IMPLEMENTATION, Illegal
 from mla_cost.results import (
     Breakdown,
     CollectiveCost,
@@ -28,15 +32,11 @@ from mla_cost.stage import ChunkCost, Segment, Segments, StageActivations, activ
 from mla_cost.states import States, StateSettings, rank_parameters, shape_of, states, step_collectives
 
 AUTO = "auto"
-PROFILE = (
-    "profile reference prices what plain torch code keeps (docs/decisions/0007 and 0008); Megatron's kernels keep less "
-    "in places and more in others"
-)
+WITH_EXPERTS = frozenset({"moe"})  # the layers that run grouped products
 PARTS = (
     "router and expert rows run as one fused op each, by construction; multi-token-prediction modules are priced from "
     "their parts and not run by the executor yet"
 )
-NOTES = (PROFILE, PARTS)
 
 
 class Cost(NamedTuple):
@@ -47,11 +47,12 @@ class Cost(NamedTuple):
     costs: tuple[ChunkCost, ...]
     states: States
     active: StageActivations
+    standing: tuple[Breakdown, ...] = ()
 
     @property
     def peak(self) -> int:
-        """States, and activations at their worst moment."""
-        return self.states.total + self.active.bytes
+        """States, what stands for the whole run, and activations at their worst moment."""
+        return self.states.total + sum(part.bytes for part in self.standing) + self.active.bytes
 
 
 def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
@@ -74,14 +75,14 @@ def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: P
         scheme=point.scheme.name,
         kernel=chosen.kernel,
         profile=settings.profile,
-        settings=_settings(chosen, point.key.value_padding),
+        settings=_settings(chosen, point.key),
         key=point.key.facts.words(),
         memory=memory,
         communication=_communication(model, worst, chosen),
         flops=_flops(worst, chosen),
         compared_to_explicit=(),
         verdict=fit.model_verdict(device, chosen, point, memory.allocated_peak_bytes or 0) if device else None,
-        notes=(*why, *NOTES),
+        notes=(*why, *PROFILES[settings.profile].notes, PARTS),
     )
 
 
@@ -173,6 +174,7 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
         raise Illegal(wrong[0].text)
     if model.num_routed_experts and settings.etp > 1:
         raise Illegal("etp above 1 is not priced yet; use etp 1 with a larger ep")
+    _require_profile(settings)
     segments = Segments(model, form, settings, family)
     laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
     return [_cost(model, parallel, keeping, segments, at, chunks) for at, chunks in enumerate(laid_out)]
@@ -188,12 +190,57 @@ def _cost(
 ) -> Cost:
     costs = tuple(segments.chunk(chunk) for chunk in chunks)
     held = rank_parameters(model, parallel, chunks, keeping)
-    return Cost(at, chunks, costs, states(held, parallel, keeping), activations(parallel, at, costs))
+    active = activations(parallel, at, costs)
+    return Cost(at, chunks, costs, states(held, parallel, keeping), active, _standing(costs, segments.profile))
 
 
-def _settings(settings: PlanSettings, padding: str) -> dict[str, object]:
-    fields = ("v_layout", "attention_layout", "softmax_dtype", "remat", "causal", "tp", "pp", "ep", "dp", "sharding")
-    return {"value_padding": padding, **{field: getattr(settings, field) for field in fields}}
+def _require_profile(settings: PlanSettings) -> None:
+    """Settings that only an implementation has belong to its profile, and some exclude each other.
+
+    Raises:
+        Illegal: naming the setting and what to change.
+
+    """
+    own = PROFILES[settings.profile].texts
+    for field in () if own else IMPLEMENTATION:
+        if getattr(settings, field) != PlanSettings.model_fields[field].default:
+            others = [name for name, profile in PROFILES.items() if profile.texts]
+            raise Illegal(f"{field} {getattr(settings, field)} belongs to profile {' or '.join(others)}")
+    if own and settings.dtype != "bf16":
+        raise Illegal(f"profile {settings.profile} is priced in bf16 only, not {settings.dtype}")
+    if settings.dispatcher == "deepep" and settings.ep == 1:
+        raise Illegal("dispatcher deepep needs ep above 1; use dispatcher alltoall")
+    if settings.shared_overlap == "on" and "shared_experts" in settings.remat.split("+"):
+        raise Illegal("shared experts cannot both overlap and be recomputed; use shared_overlap off")
+
+
+def _standing(costs: Sequence[ChunkCost], profile: Profile) -> tuple[Breakdown, ...]:
+    """What stands for the whole run: tensors once per name and shape (counted), and allowances (budgeted)."""
+    sizes: dict[tuple[str, int, int], int] = {}
+    experts = False
+    for segment in (segment for cost in costs for segment in cost.segments):
+        size, values = segment.point.key.facts.elements, segment.at.values
+        experts = experts or segment.name in WITH_EXPERTS
+        for item in segment.at.account.timeline.standing:
+            outer, inner = size(item.outer).at(values), size(item.inner).at(values)
+            sizes[item.name, outer, inner] = outer * inner * DTYPE_BYTES[item.dtype]
+    named: dict[str, int] = {}
+    for (name, _, _), amount in sizes.items():
+        named[name] = named.get(name, 0) + amount
+    allowed = (item for item in profile.allowances if experts or not item.with_experts)
+    return (
+        *(Breakdown(name, amount, "counted") for name, amount in named.items()),
+        *(Breakdown(item.name, item.bytes, "budgeted") for item in allowed if any(cost.segments for cost in costs)),
+    )
+
+
+def _settings(settings: PlanSettings, key: Key) -> dict[str, object]:
+    fields = ("remat", "causal", "tp", "pp", "ep", "dp", "sharding")
+    priced = ("value_padding", "v_layout", "attention_layout", "softmax_dtype")
+    own = IMPLEMENTATION if PROFILES[key.profile].texts else ()
+    found = {field: getattr(key if field in PROFILES[key.profile].fixed else settings, field) for field in priced}
+    found["value_padding"] = key.value_padding
+    return {**found, **{field: getattr(settings, field) for field in (*fields, *own)}}
 
 
 def _memory(costs: Sequence[Cost], worst: Cost) -> Memory:
@@ -225,7 +272,8 @@ def _breakdown(worst: Cost) -> Iterator[Breakdown]:
         ("kept for micro-batches in flight", active.kept),
         ("working micro-batch", active.working),
     ]
-    return (Breakdown(name, amount, "counted") for name, amount in parts if amount)
+    yield from (Breakdown(name, amount, "counted") for name, amount in parts if amount)
+    yield from worst.standing
 
 
 def _stage(cost: Cost) -> Stage:

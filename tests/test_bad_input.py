@@ -180,7 +180,7 @@ FILES = [
     ("plan.yaml", "reserve: 5\n", ["reserve", "mapping"]),
     ("plan.yaml", "reserve: {runtime context: -1}\n", ["reserve.runtime context", "-1"]),
     ("plan.yaml", "dtype: int8\n", ["dtype", "'int8'"]),
-    ("plan.yaml", "profile: megatron\n", ["profile", "'megatron'", "'reference'"]),
+    ("plan.yaml", "profile: mindspeed\n", ["profile", "'mindspeed'", "'reference'"]),
     # keys
     ("plan.yaml", "seq_lenn: 4096\n", ["seq_lenn", "unknown key", "did you mean seq_len?"]),
     ("plan.yaml", "zzz: 1\n", ["zzz", "unknown key"]),

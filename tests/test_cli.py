@@ -205,6 +205,7 @@ FLAGS = [
     (["--mask", "tensor"], "mask", "tensor"),
     (["--norm", "composite"], "norm", "composite"),
     (["--remat", "full"], "remat", "full"),
+    (["--profile", "reference"], "profile", "reference"),
     (["--causal"], "causal", True),
     (["--no-causal"], "causal", False),
     (["--other-memory", "2GiB"], "other_memory", 2 * GIB),

@@ -64,6 +64,10 @@ def plan(
     reserve: Annotated[Names, typer.Option(metavar="ITEM=BYTES", help="Override a reserve item of the device.")] = None,
     assign: Annotated[Names, typer.Option("--set", metavar="FIELD=VALUE", help="Any field: dims.heads=64.")] = None,
     scope: Annotated[str | None, typer.Option(metavar="attention|model", help="What is priced.")] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="reference|megatron", help="Whose implementation runs (megatron: scope model)."),
+    ] = None,
     output: Annotated[
         str, typer.Option("--format", metavar="table|json|csv|markdown", help="How to print the answer.")
     ] = "table",
@@ -120,6 +124,7 @@ def plan(
         "causal": causal,
         "other_memory": other_memory,
         "scope": scope,
+        "profile": profile,
     }
     settings = planfile.settings(file, flags, planfile.assignments(assign), planfile.assignments(reserve, "reserve"))
     if require_fit and not settings.device:

@@ -126,9 +126,23 @@ def all_reduce(machine: Machine, mesh: Mesh, label: str, handed: Tensor, piece: 
 def _record(
     machine: Machine, kind: str, mesh: Mesh, label: str, handed: Tensor, piece: tuple[str, ...], times: int = 1
 ) -> None:
-    """Every rank sends one piece to each of the other ranks, so many times."""
-    payload = machine.bytes_of(handed.dims, handed.dtype)
-    wire = machine.bytes_of(piece, handed.dtype) * (machine.facts.size(mesh.ranks) - ONE) * times
+    recorded(machine, kind, mesh, label, handed.dims, handed.dtype, piece, times=times)
+
+
+def recorded(
+    machine: Machine,
+    kind: str,
+    mesh: Mesh,
+    label: str,
+    handed: tuple[str, ...],
+    dtype: str,
+    piece: tuple[str, ...],
+    *,
+    times: int = 1,
+) -> None:
+    """Record a collective: every rank sends one piece to each of the other ranks, so many times."""
+    payload = machine.bytes_of(handed, dtype)
+    wire = machine.bytes_of(piece, dtype) * (machine.facts.size(mesh.ranks) - ONE) * times
     machine.timeline.collectives.append(
         Collective(
             kind=kind,
@@ -136,8 +150,8 @@ def _record(
             ranks=mesh.ranks,
             tensor=label,
             phase=machine.phase,
-            dtype=handed.dtype,
-            handed=handed.dims,
+            dtype=dtype,
+            handed=handed,
             piece=piece,
             payload=payload,
             wire=wire,
