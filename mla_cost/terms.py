@@ -34,6 +34,7 @@ MEANINGS: Final = {
     "optimizer": "master weights and moments",
     "buffers": "fp32 elements that no optimizer updates",
     "states": "weights, gradients, optimizer and buffers",
+    "standing": "buffers that the profile's implementation keeps for good",
     "kept": "activations of the micro-batches in flight but the one at work",
     "working": "activations of the micro-batch at work, at their peak",
     "sent": "bytes sent: forward and backward, at the model scope one optimizer step",
@@ -195,7 +196,8 @@ class _Stage:
             "saved": self.kept,
             "working": self.working,
             "peak": lambda: (*self.kept(), *self.working()),
-            "allocated": lambda: (*self.states(), *self.kept(), *self.working()),
+            "standing": self.standing,
+            "allocated": lambda: (*self.states(), *self.standing(), *self.kept(), *self.working()),
             **common,
         }
 
@@ -256,7 +258,10 @@ class _Stage:
             item.bytes,
         )
 
-    # activations
+    # buffers that a profile keeps, and activations
+
+    def standing(self) -> Items:
+        return (TermItem("standing", part.name, part.basis, part.bytes) for part in self.cost.standing)
 
     def kept(self) -> Items:
         """Micro-batches in flight, chunk by chunk, less the one at work."""

@@ -41,6 +41,8 @@ MODELS = [
     DEEPSEEK | {"tp": 2, "dp": 64, "sharding": "zero1", "remat": "moe"},
     DEEPSEEK | {"pp": 4, "dp": 512, "pipeline_layout": "Et*7|(tttttttt|)*6t*6mL"},
     DEEPSEEK | {"sharding": "ddp", "gradient_dtype": "bf16"},
+    DEEPSEEK | {"profile": "megatron", "form": ("explicit",)},
+    DEEPSEEK | {"profile": "megatron", "form": ("explicit",), "tp": 2, "dp": 64, "remat": "moe"},
     LITE | {"sharding": "zero2"},
     LITE | {"sp": 2, "dp": 4, "kernel": "eager"},
 ]

@@ -49,16 +49,16 @@ class Bar(NamedTuple):
 
 def stage_bars(result: Result, shown: Iterable[Stage]) -> Iterator[RenderableType]:
     """The stages of a form, each a bar, with what is usable as a line across them."""
-    names = ("weights", "gradients", "optimizer", "kept", "working")
+    names = ("weights", "gradients", "optimizer", "kept", "working", "buffers")
     fields = [f"{name}_bytes" for name in ("weight", "gradient", "optimizer", "kept", "working")]
     bars = [_stage_bar(stage, fields) for stage in shown]
     return _chart(names, bars, _usable(result))
 
 
 def _stage_bar(stage: Stage, fields: Sequence[str]) -> Bar:
-    """A stage's parts; the few buffers that have no column of their own go with the weights."""
-    _, *others = [getattr(stage, field) for field in fields]
-    return Bar(f"stage {stage.stage}", (stage.allocated_peak_bytes - sum(others), *others))
+    """A stage's parts, and the buffers, which have no column of their own."""
+    parts = [getattr(stage, field) for field in fields]
+    return Bar(f"stage {stage.stage}", (*parts, stage.allocated_peak_bytes - sum(parts)))
 
 
 def form_bars(plan: Plan) -> Iterator[RenderableType]:
@@ -107,6 +107,6 @@ def _legend(names: Sequence[str], bars: Sequence[Bar], label: int, usable: int |
     """The parts that some bar has, and the line."""
     line = Text(" " * (label + 1))
     for index, (name, (glyph, colour)) in enumerate(zip(names, LOOK, strict=False)):
-        if any(bar.parts[index] for bar in bars):
-            line.append(glyph, colour).append(f" {name}  ")
+        if any(bar.parts[index] * WIDTH >= bar.total for bar in bars):  # smaller than a cell is not seen
+            line.append(glyph, colour).append(f" {name} ")
     return line if usable is None else line.append(f"{LIMIT} usable {gib(usable)}")

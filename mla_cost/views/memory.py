@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -133,8 +133,7 @@ def draw_stages(path: Path, title: str, results: Sequence[Result]) -> None:
 def _stages(axes: Any, result: Result, most: float) -> None:
     stages = result.memory.stages or ()
     floor = [0.0] * len(stages)
-    for name, field, colour in PARTS:
-        amounts = [getattr(stage, field) / GIB for stage in stages]
+    for name, colour, amounts in _parts(stages):
         axes.bar(range(len(stages)), amounts, bottom=floor, width=0.8, color=colour, label=name)
         floor = [below + amount for below, amount in zip(floor, amounts, strict=True)]
     for place, stage in enumerate(stages if len(stages) <= 24 else ()):
@@ -154,6 +153,16 @@ def _stages(axes: Any, result: Result, most: float) -> None:
     where = f" on {result.device}" if result.device else ""
     _dress(axes, f"{result.form}, kernel {result.kernel}{where}{status}")
     _legend(axes, None)
+
+
+def _parts(stages: Sequence[Stage]) -> Iterator[tuple[str, str, list[float]]]:
+    """Name, colour and GiB of each part on every stage; buffers that have no field of their own where they are seen."""
+    for name, field, colour in PARTS:
+        yield name, colour, [getattr(stage, field) / GIB for stage in stages]
+    fields = [field for _, field, _ in PARTS]
+    rest = [stage.allocated_peak_bytes - sum(getattr(stage, field) for field in fields) for stage in stages]
+    if any(amount * 100 > stage.allocated_peak_bytes for amount, stage in zip(rest, stages, strict=True)):
+        yield "buffers", "#CC79A7", [amount / GIB for amount in rest]
 
 
 def _stage_name(stage: Stage) -> str:
