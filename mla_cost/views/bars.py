@@ -12,6 +12,7 @@ from mla_cost.results import Plan, Result, Stage
 from mla_cost.views.units import gib
 
 WIDTH: Final = 54  # cells of the longest bar; with label and number a line has less than 80
+NARROW: Final = 80  # columns of a terminal that suffice
 MOST: Final = 16  # bars that are drawn unasked
 LIMIT: Final = "│"
 # glyphs differ without colour, colours are Okabe and Ito's
@@ -105,8 +106,11 @@ def _line(bar: Bar, label: int, scale: int, usable: int | None) -> Text:
 
 def _legend(names: Sequence[str], bars: Sequence[Bar], label: int, usable: int | None) -> Text:
     """The parts that some bar has, and the line."""
-    line = Text(" " * (label + 1))
+    line = Text()
     for index, (name, (glyph, colour)) in enumerate(zip(names, LOOK, strict=False)):
         if any(bar.parts[index] * WIDTH >= bar.total for bar in bars):  # smaller than a cell is not seen
             line.append(glyph, colour).append(f" {name} ")
-    return line if usable is None else line.append(f"{LIMIT} usable {gib(usable)}")
+    if usable is not None:
+        line.append(f"{LIMIT} usable {gib(usable)}")
+    indent = " " * (label + 1)
+    return Text(indent) + line if len(line) + len(indent) < NARROW else line
