@@ -429,7 +429,7 @@ def sort_rows(machine: Machine, label: str, given: list[Tensor]) -> list[Tensor]
     T: permutation.py:1250; triton/permutation.py:381.
     """
     results = [machine.copy(tensor, tensor.label) for tensor in given]
-    row_map = machine.new(f"{label} map", given[0].dims[:-1], "int32")
+    row_map = machine.new(f"{label} order", given[0].dims[:-1], "int32")
     made = [(f"gradient of {tensor.label}", tensor.dims, tensor.dtype) for tensor in given]
 
     def backward(gradients: Gradients) -> list[Tensor | None]:

@@ -1,0 +1,316 @@
+"""Profile megatron: what a layer keeps item by item, and recorded runs.
+
+The items are typed from the sources that the ops cite (NVIDIA/Megatron-LM@d98e8a64ddf3,
+NVIDIA/TransformerEngine@d0067d0da6cb), by construction: no Transformer Engine runs here. The recorded runs are real.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import mla_cost
+from mla_cost import catalog
+from mla_cost.config import ModelConfig
+from mla_cost.evidence.source import directory
+from mla_cost.resolve import Illegal
+from mla_cost.settings import PlanSettings
+from mla_cost.stage import Segment, Segments
+from mla_cost.whole_model import Cost, stage_costs
+
+LOCAL = 4096 // 2  # positions of one tp rank outside tp regions
+PLAIN: dict[str, Any] = {
+    "device": (),
+    "scope": "model",
+    "form": ("explicit",),
+    "kernel": "flash",
+    "profile": "megatron",
+    "seq_len": 4096,
+    "sp": 1,
+    "tp": 2,
+}
+# NVIDIA/Megatron-LM@be2b2cd70d tests/functional_tests/test_cases/mixtral/
+# deepseekv3_proxy_flex_tp1pp4emp16etp1cp1_release: DeepEP, Transformer Engine's loss, which then wrote in place
+GOLDEN: dict[str, Any] = {
+    "pp": 4,
+    "ep": 16,
+    "dp": 8,
+    "micro_batches": 64,
+    "pipeline_layout": "Et*2|(tt|)*5t|tmL",
+    "dispatcher": "deepep",
+    "cross_entropy": "te-in-place",
+}
+# NVIDIA-NeMo/Megatron-Bridge@067f987df03b recipes/moonlight/h100/moonlight_16b.py
+MOONLIGHT: dict[str, Any] = {
+    "ep": 8,
+    "dp": 4,
+    "shared_overlap": "on",
+    "rope_fusion": "off",
+    "cross_entropy": "te-fp32",
+    "gradient_dtype": "bf16",
+    "moment_dtype": "bf16",
+}
+
+
+def settings(**changed: Any) -> PlanSettings:
+    return PlanSettings(**{**PLAIN, **changed})
+
+
+def proxy() -> ModelConfig:
+    """The model of the golden run: DeepSeek-V3's widths, 14 layers, 64 experts."""
+    return catalog.model(directory() / "models" / "deepseek-v3-proxy.yaml")
+
+
+def segment(model: ModelConfig, layer: str, **changed: Any) -> Segment:
+    return Segments(model, "explicit", settings(**changed), "cuda").of(layer)
+
+
+def items(found: Segment) -> list[tuple[str, float]]:
+    """Name and kept bytes per local position, in order of making."""
+    timeline, positions = found.at.account.timeline, found.at.values["u"]
+    return [(timeline.allocations[at].label, found.at.bytes_of(at) / positions) for at in found.at.account.saved]
+
+
+V3_ATTENTION = [
+    ("x", 14336),  # block input: the residual and the norm's input
+    ("hidden", 14336),  # normed: the input of both down-projections
+    ("hidden statistics", 4),
+    ("q latent", 3072),
+    ("q normed", 3072),
+    ("q statistics", 4),
+    ("q", 49152),  # all positions, 64 heads of 192
+    ("kv input copy", 1024),
+    ("kv normed", 1024),
+    ("kv statistics", 4),
+    ("key", 49152),
+    ("value", 32768),
+    ("o", 32768),  # also the output projection's input
+    ("log-sum-exp", 512),
+]
+V3_DENSE = [
+    ("residual", 14336),
+    ("gate up normed", 14336),
+    ("gate up statistics", 4),
+    ("gate up", 73728),
+    ("product", 36864),
+]
+V3_MOE = [
+    ("residual", 14336),
+    ("hidden", 14336),  # the router's input, and the shared experts' shard
+    ("hidden statistics", 4),
+    ("gate up", 8192),  # shared experts
+    ("product", 4096),
+    ("weights scores", 256),
+    ("weights scores for the loss", 256),
+    ("weights choice", 64),
+    ("weights chosen", 32),
+    ("weights sum", 4),
+    ("weights sum for the loss", 4),
+    ("rows", 114688),  # 8 rows of 7168
+    ("rows weights", 32),
+    ("gate up", 65536),  # 8 rows of 4096
+    ("product", 32768),
+]
+MOONLIGHT_ATTENTION = [
+    ("x", 4096),
+    ("hidden", 4096),
+    ("hidden statistics", 4),
+    ("q normed", 4096),  # without a query latent the projection has a norm of its own
+    ("q statistics", 4),
+    ("kv input copy", 1024),
+    ("kv normed", 1024),
+    ("kv statistics", 4),
+    ("q rotated cosine table", 256),
+    ("q rotated sine table", 256),
+    ("q", 6144),
+    ("k rotated cosine table", 256),
+    ("k rotated sine table", 256),
+    ("key", 6144),
+    ("value", 4096),
+    ("o", 4096),
+    ("log-sum-exp", 64),
+]
+MOONLIGHT_DENSE = [
+    ("residual", 4096),
+    ("gate up normed", 4096),
+    ("gate up statistics", 4),
+    ("gate up", 45056),
+    ("product", 22528),
+]
+MOONLIGHT_MOE = [
+    ("residual", 4096),
+    ("hidden", 4096),
+    ("hidden statistics", 4),
+    ("hidden", 8192),  # gathered for shared experts that overlap
+    ("gate up", 11264),
+    ("product", 5632),
+    ("weights scores", 256),
+    ("weights scores for the loss", 256),
+    ("weights choice", 48),
+    ("weights chosen", 24),
+    ("weights sum", 4),
+    ("weights sum for the loss", 4),
+    ("rows map", 516),
+    ("rows", 24576),  # 6 rows of 2048
+    ("row weights", 24),
+    ("rows order", 24),
+    ("gate up", 33792),
+    ("product", 16896),
+    ("out order", 24),
+]
+
+
+def test_a_dense_deepseek_layer_item_by_item():
+    found = segment(proxy(), "dense", **GOLDEN)
+    assert items(found) == V3_ATTENTION + V3_DENSE
+    assert found.kept == LOCAL * (201_228 + 139_268) == 697_335_808
+
+
+def test_an_expert_deepseek_layer_item_by_item():
+    """DeepEP's map of rows is one item more than the table: 9 numbers per token received, by even routing."""
+    found = segment(proxy(), "moe", **GOLDEN)
+    own = [item for item in items(found) if item[0] != "rows map"]
+    assert own == V3_ATTENTION + V3_MOE
+    assert sum(size for _, size in own) * LOCAL == LOCAL * (201_228 + 254_604) == 933_543_936
+    assert found.kept == 933_543_936 + 4 * (2 * 4 + 1) * found.at.values["D"]
+
+
+def test_tokens_that_arrive_once():
+    """64 experts on 16 ranks, 8 chosen: a rank misses a token with chance C(60, 8) / C(64, 8)."""
+    values = segment(proxy(), "moe", **GOLDEN).at.values
+    assert values["D"] == 13_826
+    assert values["R"] == 8 * LOCAL
+    assert 16 * values["a"] >= values["D"] > 16 * (values["a"] - 1)
+
+
+def test_moonlight_item_by_item():
+    model = catalog.model("moonlight-16b-a3b")
+    dense, moe = (segment(model, layer, **MOONLIGHT) for layer in ("dense", "moe"))
+    assert items(dense) == MOONLIGHT_ATTENTION + MOONLIGHT_DENSE
+    assert items(moe) == MOONLIGHT_ATTENTION + MOONLIGHT_MOE
+    assert dense.kept + 26 * moe.kept == 7_984_005_120
+
+
+def test_the_modules_ahead():
+    """Two norms with their inputs and statistics, the joined input; then a final norm and its output for each loss."""
+    mtp, head = (segment(proxy(), layer, **GOLDEN) for layer in ("mtp_input", "head"))
+    assert items(mtp) == [
+        ("x", 14336),
+        ("embedded", 14336),
+        ("tokens statistics", 4),
+        ("hidden statistics", 4),
+        ("joined", 28672),
+    ]
+    logits = 4096 * 258_560 // 2 * 2
+    assert head.kept == LOCAL * (14336 + 14336 + 4) + logits
+
+
+def last_rank(model: ModelConfig, **changed: Any) -> Cost:
+    return stage_costs(model, "explicit", settings(**changed), "cuda")[-1]
+
+
+def test_the_golden_run_within_five_percent():
+    """Iteration 5 of the last rank, from the golden values of Megatron-LM@be2b2cd70d."""
+    found = last_rank(proxy(), **GOLDEN)
+    assert abs(found.peak / 45_113_827_328 - 1) < 0.05
+    assert found.states.total == pytest.approx(30_677_846_016, rel=1e-4)
+    assert found.active.in_flight == (4, 1)
+
+
+def test_what_stands_for_the_whole_run():
+    """Weight-gradient stand-ins once per shape, the head's gather buffer, cuBLAS workspaces of 1 + 4 streams."""
+    found = {part.name: (part.bytes, part.basis) for part in last_rank(proxy(), **GOLDEN).standing}
+    assert found == {
+        "stand-ins for weight gradients": (2_290_483_200, "counted"),
+        "gather buffer of the output head": (4096 * 7168 * 2, "counted"),
+        "cuBLAS workspace": (33_555_456, "budgeted"),
+        "cuBLAS workspaces of the grouped products": (4 * 33_555_456, "budgeted"),
+    }
+
+
+def test_equal_shapes_share_one_stand_in():
+    """Moonlight's shared experts on one of two ranks are as wide as a routed expert: 436,994,048 bytes in all."""
+    found = last_rank(catalog.model("moonlight-16b-a3b"), **MOONLIGHT).standing
+    assert found[0].bytes == 436_994_048
+
+
+@pytest.mark.parametrize(("loss", "off"), [("te-fp32", 0.0112), ("te-in-place", -0.0247)])
+def test_moonlight_with_fp32_main_weights(loss, off):
+    """36.618e9 published. The recipe's main weights of 2 bytes (store_param_remainders) would take 4.0e9 off."""
+    found = last_rank(catalog.model("moonlight-16b-a3b"), **{**MOONLIGHT, "cross_entropy": loss})
+    assert found.peak / 36.618e9 - 1 == pytest.approx(off, abs=1e-3)
+    assert found.states.master_bytes / 2 == pytest.approx(3.999e9, rel=1e-3)
+
+
+# ---- settings
+
+
+def test_recomputing_attention_drops_the_statistics_alone():
+    """Its output is also the output projection's input."""
+    model = catalog.model("moonlight-16b-a3b")
+    kept, again = (segment(model, "moe", remat=remat, **MOONLIGHT).kept for remat in ("none", "core_attn"))
+    assert kept - again == 64 * LOCAL
+
+
+def test_recomputing_a_dense_mlp_keeps_its_input_alone():
+    kept, again = (segment(proxy(), "dense", remat=remat, **GOLDEN).kept for remat in ("none", "mlp"))
+    assert kept - again == LOCAL * (14336 + 4 + 73728 + 36864)
+
+
+def test_a_second_copy_of_the_output_where_it_is_exchanged():
+    """All-to-all over sp keeps the kernel's output and, for the projection, what comes back."""
+    names = [name for name, _ in items(segment(proxy(), "dense", sp=2, ep=16, dp=8))]
+    assert names.count("o") == 2
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"profile": "megatron", "form": ("absorbed",)}, "no absorbed training path"),
+    ({"profile": "megatron", "form": ("laga",)}, "no gather of the latent"),
+    ({"profile": "megatron", "kernel": "eager"}, "does not run kernel eager; use flash"),
+    ({"profile": "megatron", "scheme": "kv-gather", "sp": 2}, "not priced with scheme kv-gather; use ulysses"),
+    ({"profile": "megatron", "dtype": "fp32"}, "bf16 only"),
+    ({"profile": "megatron", "dispatcher": "deepep", "ep": 1}, "dispatcher deepep needs ep above 1"),
+    ({"profile": "megatron", "shared_overlap": "on", "remat": "shared_experts"}, "overlap and be recomputed"),
+    ({"profile": "megatron", "dims": {"qk_rope_head_dim": 0}}, "needs dims.qk_rope_head_dim"),
+    ({"profile": "reference", "cross_entropy": "te-fp32"}, "cross_entropy te-fp32 belongs to profile megatron"),
+    ({"profile": "reference", "rope_fusion": "off"}, "rope_fusion off belongs to profile megatron"),
+]
+
+
+@pytest.mark.parametrize(("changed", "words"), REFUSED, ids=lambda it: it if isinstance(it, str) else "")
+def test_what_is_not_priced_is_refused_by_name(changed, words):
+    asked = {"scope": "model", "model": "moonlight", "device": "h100-80gb", "kernel": "flash", "sp": 1, "tp": 1}
+    row = mla_cost.plan(**{**asked, "form": "explicit", "ep": 8, "dp": 8, **changed}).results[0]
+    assert row.verdict is not None
+    assert row.verdict.status == "illegal"
+    assert words in row.verdict.reason
+
+
+def test_the_attention_scope_has_the_reference_only():
+    row = mla_cost.plan(profile="megatron", form="explicit", kernel="flash", device="h100-80gb").results[0]
+    assert row.verdict is not None
+    assert "use scope model" in row.verdict.reason
+    with pytest.raises(mla_cost.InputError, match="belongs to scope model"):
+        mla_cost.plan(cross_entropy="te-fp32")
+
+
+def test_a_plan_tells_its_profile_and_what_stands():
+    row = mla_cost.plan(
+        scope="model", profile="megatron", model="moonlight", device="h100-80gb", form="explicit", sp=1, ep=8, dp=8
+    ).results[0]
+    assert (row.profile, row.kernel, row.settings["v_layout"]) == ("megatron", "flash", "contiguous")
+    assert any("docs/megatron.md" in note for note in row.notes)
+    held = {part.name: part for part in row.memory.breakdown}
+    assert held["cuBLAS workspace"].basis == "budgeted"
+    assert sum(part.bytes for part in held.values()) == row.memory.allocated_peak_bytes
+
+
+def test_the_reference_has_nothing_that_stands():
+    found = stage_costs(catalog.model("moonlight"), "explicit", settings(profile="reference", ep=8, dp=4), "cuda")
+    assert [cost.standing for cost in found] == [()]
+
+
+def test_degrees_are_refused_before_programs():
+    with pytest.raises(Illegal, match="heads"):
+        stage_costs(catalog.model("moonlight"), "explicit", settings(tp=3), "cuda")
