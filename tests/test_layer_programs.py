@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -98,24 +99,24 @@ def check(spec: Spec) -> None:
 
 @pytest.mark.parametrize("degrees", DEGREES, ids=str)
 @pytest.mark.parametrize("attention", ATTENTION, ids=str)
-def test_a_dense_layer(attention: dict[str, str], degrees: dict[str, int]) -> None:
+def test_a_dense_layer(attention: dict[str, Any], degrees: dict[str, Any]) -> None:
     check(replace(TINY, layer="dense", **attention, **degrees))
 
 
 @pytest.mark.parametrize("degrees", DEGREES, ids=str)
 @pytest.mark.parametrize("layer", ["embedding", "head"])
-def test_the_two_ends(layer: str, degrees: dict[str, int]) -> None:
+def test_the_two_ends(layer: str, degrees: dict[str, Any]) -> None:
     check(replace(TINY, layer=layer, **degrees))
 
 
 @pytest.mark.parametrize("shared_ffn", [0, 32])
 @pytest.mark.parametrize("ep", [1, 2, 4])
 @pytest.mark.parametrize("degrees", DEGREES, ids=str)
-def test_an_expert_layer(degrees: dict[str, int], ep: int, shared_ffn: int) -> None:
+def test_an_expert_layer(degrees: dict[str, Any], ep: int, shared_ffn: int) -> None:
     ranks = degrees["sp"] * degrees["tp"]
     if max(ranks, ep) % min(ranks, ep):
         pytest.skip("the executor lays expert ranks over whole groups")
-    widths = {"experts": 8, "experts_per_token": 2, "expert_ffn": 16, "shared_ffn": shared_ffn}
+    widths: dict[str, Any] = {"experts": 8, "experts_per_token": 2, "expert_ffn": 16, "shared_ffn": shared_ffn}
     check(replace(TINY, layer="moe", ep=ep, **widths, **degrees))
 
 

@@ -16,7 +16,7 @@ from mla_cost.reference import DIMS, Spec, run_fake
 from mla_cost.schemes import SCHEMES
 
 TINY = replace(Spec(), dims=DIMS["tiny"], seq_len=16, ffn=48)
-ATTENTION = [
+ATTENTION: list[dict[str, Any]] = [
     {"form": form, "kernel": kernel}
     for form in ("explicit", "laga", "absorbed")
     for kernel in ("eager", "flash", "mem-efficient")
@@ -24,7 +24,7 @@ ATTENTION = [
 ]
 
 
-def cells(layer: str, policies: tuple[str, ...], degrees: list[dict[str, int]]) -> list[Any]:
+def cells(layer: str, policies: tuple[str, ...], degrees: list[dict[str, Any]]) -> list[Any]:
     return [
         pytest.param(
             replace(TINY, layer=layer, remat=remat, **attention, **degree),
