@@ -62,6 +62,7 @@ class PlanSettings(BaseModel):
     sharding: Literal["ddp", "distributed", "zero1", "zero2"] = "distributed"
     gradient_dtype: Literal["fp32", "bf16"] = "fp32"
     moment_dtype: Literal["fp32", "bf16"] = "fp32"
+    main_weights: Literal["fp32", "remainders"] = "fp32"
     vocab_multiple: Annotated[int, Field(ge=1, le=2**20)] = 128
     imbalance_percent: Annotated[int, Field(ge=100, le=1_000_000)] = 100
     layers: Annotated[int, Field(ge=1, le=100_000)] = 1

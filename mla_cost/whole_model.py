@@ -137,6 +137,7 @@ def state_settings(settings: PlanSettings) -> StateSettings:
         weight_bytes=4 if settings.dtype == "fp32" else 2,
         gradient_bytes=4 if settings.gradient_dtype == "fp32" else 2,
         moment_bytes=4 if settings.moment_dtype == "fp32" else 2,
+        master_bytes=4 if settings.main_weights == "fp32" else 2,
         vocab_multiple=settings.vocab_multiple,
     )
 
@@ -208,6 +209,8 @@ def _require_profile(settings: PlanSettings) -> None:
             raise Illegal(f"{field} {getattr(settings, field)} belongs to profile {' or '.join(others)}")
     if own and settings.dtype != "bf16":
         raise Illegal(f"profile {settings.profile} is priced in bf16 only, not {settings.dtype}")
+    if settings.main_weights != "fp32" and settings.dtype != "bf16":
+        raise Illegal("main_weights remainders are the lower halves of fp32 beside bf16 weights; use dtype bf16")
     if settings.dispatcher == "deepep" and settings.ep == 1:
         raise Illegal("dispatcher deepep needs ep above 1; use dispatcher alltoall")
     if settings.shared_overlap == "on" and "shared_experts" in settings.remat.split("+"):

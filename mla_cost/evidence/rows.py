@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from mla_cost import api
 from mla_cost.evidence import fused, numerics
 from mla_cost.evidence.accountings import accountings
-from mla_cost.evidence.source import UNITS, Choices, Fields, Row, Source
+from mla_cost.evidence.source import UNITS, Choices, Fields, Row, Source, directory
 from mla_cost.results import Result
 
 Figure = bool | float | list[float]
@@ -108,6 +108,8 @@ def price(fields: Mapping[str, Any]) -> Result:
     """The result of a plan that has one form and one device."""
     dims = {name.removeprefix("dims."): value for name, value in fields.items() if name.startswith("dims.")}
     rest = {name: value for name, value in fields.items() if not name.startswith("dims.")}
+    if str(rest.get("model", "")).endswith(".yaml"):  # a model of one run, kept beside its figures
+        rest["model"] = str(directory() / "models" / str(rest["model"]))
     return api.plan(**rest, dims=dims).results[0]
 
 
@@ -126,9 +128,8 @@ def _cells(source: Source, row: Row, choices: Choices) -> Iterator[Cell]:
 
 
 def _value(row: Row, plan: Fields) -> float | None:
-    read = attrgetter(row.read)
-    ours = read(price({**plan, **row.of}))
-    theirs = read(price({**plan, **row.against})) if row.against else 0
+    ours = _field(price({**plan, **row.of}), row.read)
+    theirs = _field(price({**plan, **row.against}), row.read) if row.against else 0
     if ours is None or theirs is None:
         return None
     if row.how == "ratio":
@@ -136,6 +137,15 @@ def _value(row: Row, plan: Fields) -> float | None:
     if row.how == "excess":
         return float(100 * (ours / theirs - 1))
     return float((ours - theirs) / UNITS[row.unit])
+
+
+def _field(result: Any, path: str) -> Any:
+    """The field of a result by its path; a number stands for a place in a list, as in memory.stages.3.kept_bytes."""
+    for name in path.split("."):
+        result = (result[int(name)] if result else None) if name.isdigit() else getattr(result, name)
+        if result is None:
+            return None
+    return result
 
 
 def _refusal(source: Source, row: Row) -> str:

@@ -17,7 +17,7 @@ Scalar = bool | int | float | str
 Fields = dict[str, Scalar]
 Choices = dict[str, tuple[Scalar, ...]]
 Text = Annotated[str, Field(min_length=1)]
-SOURCES = ("paper", "counted")  # in the order of the page; a further source is one more file and one more name
+SOURCES = ("paper", "counted", "public_runs")  # in the order of the page; a further source is one more file and name
 UNITS = {"GB": 1e9, "MiB": 2.0**20, "bytes": 1.0}
 
 
@@ -29,7 +29,7 @@ class Statement(_Strict):
     """A plan field that a source states: the values it may have, how well that is read, and where it stands."""
 
     values: tuple[Scalar, ...]
-    origin: Literal["abstract", "summary", "counted"]
+    origin: Literal["abstract", "summary", "counted", "measured", "stated", "inferred"]
     cite: Text
 
 
@@ -52,7 +52,7 @@ class Row(_Strict):
     quantity: Text
     published: bool | float | tuple[float, float]
     unit: Literal["GB", "MiB", "bytes", "percent", "ratio", "absolute", "truth"]
-    origin: Literal["abstract", "summary", "counted"]
+    origin: Literal["abstract", "summary", "counted", "measured", "stated", "inferred"]
     cite: Text
     tolerance: float
     bound: bool = False
