@@ -18,6 +18,7 @@ from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.errors import InputError
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
+from mla_cost.profiles import PROFILES
 from mla_cost.remat import POLICIES
 from mla_cost.results import Lever, Result, Status, Verdict
 from mla_cost.schemes import SCHEMES
@@ -124,7 +125,10 @@ def changes(asked: Priced) -> Iterator[Change]:
         yield from (Change("scheme", {"scheme": scheme}) for scheme in SCHEMES if scheme != row.scheme)
     yield from _kernels(asked)
     yield from _others("v_layout", settings)
-    yield from (Change("remat", {"remat": policy}) for policy in _policies(settings.remat))
+    yield from (
+        Change("remat", {"remat": policy})
+        for policy in _policies(settings.remat, PROFILES[settings.profile].recomputes)
+    )
     if settings.micro_batch % 2 == 0:
         yield Change("micro_batch", {"micro_batch": settings.micro_batch // 2, **_more_batches(settings)})
     yield _degree("sp", settings)
@@ -150,11 +154,11 @@ def _others(field: str, settings: PlanSettings) -> Iterator[Change]:
     yield from (Change(field, {field: value}) for value in values if value != getattr(settings, field))
 
 
-def _policies(now: str) -> Iterator[str]:
-    """Every other policy by itself, and each that the present one can be joined with."""
-    yield from (policy for policy in POLICIES if policy != now)
+def _policies(now: str, own: tuple[str, ...]) -> Iterator[str]:
+    """Every other policy by itself, and each that the present one can be joined with. own: a profile's further ones."""
+    yield from (policy for policy in (*POLICIES, *own) if policy != now)
     held = now.split("+")
-    parts = [name for name, pieces in POLICIES.items() if pieces and not _whole(name)]
+    parts = [*(name for name, pieces in POLICIES.items() if pieces and not _whole(name)), *own]
     if set(held) <= set(parts):
         yield from (f"{now}+{name}" for name in parts if name not in held)
 

@@ -93,6 +93,7 @@ class _Run:
             self.moves.update(EXPERT_PARALLEL)
         self.settings = key.settings()
         self.checkpointed = remat.pieces(key.remat) if self.layer.recomputed else frozenset()
+        self.discarded = remat.discarded(key.remat) if self.layer.recomputed else frozenset()
         self.machine = Machine(key.facts, key.dtype)
         self.parameters: dict[str, Tensor] = {}
 
@@ -115,6 +116,8 @@ class _Run:
     def _call(self, piece: Piece, arguments: list[Tensor]) -> list[Tensor]:
         if piece.name in self.checkpointed:
             return self.machine.checkpoint(partial(self._body, piece), arguments)
+        if piece.name in self.discarded:
+            return self.machine.checkpoint(partial(self._body, piece), arguments, discards=True)
         return self._body(piece, arguments)
 
     def _body(self, piece: Piece, arguments: list[Tensor]) -> list[Tensor]:

@@ -179,7 +179,7 @@ Backward = Callable[[Gradients], Sequence["Tensor | None"]]
 class Node:
     """A node of the backward graph. `backward` gets one gradient per output and gives one per edge."""
 
-    __slots__ = ("backward", "edges", "number", "op", "outputs", "region", "saved", "slot")
+    __slots__ = ("backward", "edges", "late", "number", "op", "outputs", "region", "saved", "slot")
 
     def __init__(
         self,
@@ -198,6 +198,7 @@ class Node:
         self.outputs = outputs
         self.region: Region | None = None  # where a checkpoint keeps nothing: what runs again before this node runs
         self.slot = 0
+        self.late: list[tuple[Region, int]] = []  # what it would keep, but a checkpoint without output makes again
 
 
 Edge = tuple[Node, int]
@@ -207,12 +208,16 @@ Body = Callable[[list[Tensor]], list[Tensor]]
 class Region:
     """A checkpoint: its inputs, and how to run it again. Nodes that would have kept something hold it until they ran.
 
-    captured: what running again found for each of them, in order.
+    captured: what running again found for each of them, in order. Without output (`discards`) what it returned is not
+    kept either: outputs holds it from running again until each of the `awaited` nodes that keep it has taken it.
     """
 
-    __slots__ = ("body", "captured", "inputs", "kept")
+    __slots__ = ("awaited", "body", "captured", "discards", "inputs", "kept", "outputs")
 
-    def __init__(self, body: Body, inputs: list[Tensor]) -> None:
+    def __init__(self, body: Body, inputs: list[Tensor], discards: bool = False) -> None:
+        self.discards = discards
+        self.awaited = 0
+        self.outputs: list[Tensor] | None = None
         self.body = body
         self.inputs = inputs
         self.kept = 0
@@ -263,6 +268,7 @@ class Machine:
         self.closed = False
         self._region: Region | None = None
         self._capturing: Region | None = None
+        self._discarded: dict[Allocation, tuple[Region, int]] = {}
         self._nodes = 0
         self._sizes: dict[tuple[tuple[str, ...], str], Polynomial] = {}
         self._leaves: dict[Node, Leaf] = {}
@@ -381,7 +387,7 @@ class Machine:
         self._nodes += 1
         node = Node(self._nodes, self.op, [t.edge for t in inputs], backward, (), len(outputs))
         if self._region is None:
-            node.saved = kept
+            self._hold(node, kept)
         elif kept:
             node.region, node.slot = self._region, self._region.kept
             self._region.kept += 1
@@ -400,15 +406,50 @@ class Machine:
         self._capture(self._capturing, [Tensor(t.storage, t.axes, t.dtype, t.label) for t in tensors])
         return []
 
-    def checkpoint(self, body: Body, inputs: list[Tensor]) -> list[Tensor]:
-        """Run a part of the program whose nodes keep nothing: backward runs it again (docs/decisions/0009)."""
+    def checkpoint(self, body: Body, inputs: list[Tensor], discards: bool = False) -> list[Tensor]:
+        """Run a part of the program whose nodes keep nothing: backward runs it again (docs/decisions/0009).
+
+        discards: nor does anything later keep what it returns, which is made again before it is needed.
+        """
         if self._region is not None or self._capturing is not None:
             return body(inputs)
-        self._region = Region(body, list(inputs))
+        region = self._region = Region(body, list(inputs), discards)
         try:
-            return body(inputs)
+            results = body(inputs)
         finally:
             self._region = None
+        if discards:
+            made = {tensor.storage.allocation: (region, at) for at, tensor in enumerate(results)}
+            self._discarded.update(made)
+        return results
+
+    def _hold(self, node: Node, kept: list[Tensor]) -> None:
+        """Keep these, but for what a checkpoint without output makes again."""
+        for tensor in kept:
+            made = self._discarded.get(tensor.storage.allocation)
+            if made is None:
+                node.saved.append(tensor)
+            else:
+                node.late.append(made)
+                made[0].awaited += 1
+
+    def remade(self, tensor: Tensor, source: Tensor) -> Tensor:
+        """The tensor; where `source` was discarded, it is made again as soon as this one's gradient is there."""
+        made = self._discarded.get(source.storage.allocation)
+        if made is None or self._region is not None or self._capturing is not None:
+            return tensor
+        view, region = self.view(tensor, tensor.axes), made[0]
+
+        def backward(gradients: Gradients) -> list[Tensor | None]:
+            self._remake(region)
+            return [gradients[0]]
+
+        self.attach([view], [tensor], backward)
+        return view
+
+    def _remake(self, region: Region) -> None:
+        if region.outputs is None and region.awaited:
+            self._run_again(region)
 
     @staticmethod
     def _capture(region: Region, kept: list[Tensor]) -> None:
@@ -416,11 +457,13 @@ class Machine:
             return
         assert region.captured is not None
         region.captured.append(kept)
-        if len(region.captured) == region.kept:
+        if len(region.captured) == region.kept and not region.discards:
             raise _AllCaptured
 
     def _restore(self, node: Node) -> None:
         """Give a node of a checkpoint what it would have kept, running the part again where nobody has yet."""
+        while node.late:
+            self._take(node, *node.late.pop())
         region = node.region
         if region is None:
             return
@@ -429,11 +472,22 @@ class Machine:
         assert region.captured is not None
         node.saved, region.captured[node.slot] = region.captured[node.slot], []
 
+    def _take(self, node: Node, region: Region, at: int) -> None:
+        """Keep what a checkpoint without output makes again; the last to take it leaves nothing behind."""
+        self._remake(region)
+        assert region.outputs is not None
+        node.saved.append(region.outputs[at])
+        region.awaited -= 1
+        if not region.awaited:
+            region.outputs = None
+
     def _run_again(self, region: Region) -> None:
         op, region.captured = self.op, []
         self._capturing, self.phase = region, "recompute"
         try:
-            region.body(list(region.inputs))
+            results = region.body(list(region.inputs))
+            region.outputs = results if region.discards else None
+            del results
         except _AllCaptured as stop:
             stop.__traceback__ = None
         self._capturing, self.phase, self.op = None, "backward", op

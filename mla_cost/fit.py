@@ -8,7 +8,7 @@ from mla_cost import defaults
 from mla_cost.config import DeviceConfig, ModelConfig, ReserveItem
 from mla_cost.cost import form_of, saved
 from mla_cost.errors import InputError, nearest, shown
-from mla_cost.figures import Figures
+from mla_cost.figures import Figures, figures
 from mla_cost.kernels import KERNELS
 from mla_cost.program import Kernel, Limit, ProgramError
 from mla_cost.resolve import Illegal, Point, resolve
@@ -16,6 +16,7 @@ from mla_cost.results import Basis, FusedOption, Status, Verdict
 from mla_cost.settings import PlanSettings
 from mla_cost.workspace import SOFTMAX
 
+AUTO = "auto"
 EAGER = defaults.ATTENTION_KERNEL
 TIGHT = 20  # less headroom than one part in 20 of usable memory is tight: allocators fragment
 
@@ -154,6 +155,26 @@ def _trainer(point: Point, device: DeviceConfig) -> Limit | None:
     return next((limit for limit in point.kernel.limits if limit.trains(device.arch, qk, v)), None)
 
 
+def with_kernel(
+    model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings
+) -> tuple[PlanSettings, tuple[str, ...]]:
+    """The settings with a kernel in place of `auto`: the first that trains this form on this device, else eager.
+
+    With it, why that one: empty where a kernel was named.
+    """
+    if settings.kernel != AUTO:
+        return settings, ()
+    where = device.name if device else "no device"
+    options = fused_options(model, device, form, settings) if device else ()
+    if not options:
+        why = f"{form} on {where}: kernel auto is {EAGER}, since no fused kernel that we know of trains it there"
+        return settings.model_copy(update={"kernel": EAGER}), (why,)
+    first = options[0]
+    padded = f", value_padding {first.value_padding}" if first.value_padding != "none" else ""
+    why = f"{form} on {where}: kernel auto is {first.kernel}{padded} ({first.implementation})"
+    return settings.model_copy(update={"kernel": first.kernel, "value_padding": first.value_padding}), (why,)
+
+
 def fused_options(
     model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings
 ) -> tuple[FusedOption, ...]:
@@ -169,7 +190,9 @@ def _fused_option(
     model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings, kernel: Kernel
 ) -> FusedOption | None:
     for padding in dict.fromkeys((kernel.value_padding, "none", "qk")):
-        update = {"kernel": kernel.name, "value_padding": padding, "profile": defaults.PROFILE}
+        update = {"kernel": kernel.name, "value_padding": padding}
+        if settings.profile != defaults.PROFILE:  # a bare block is priced under the default one, without its policies
+            update |= {"profile": defaults.PROFILE, "remat": "none"}
         asked = settings.model_copy(update=update)
         try:
             point = resolve(model, form, asked)
@@ -180,6 +203,20 @@ def _fused_option(
         except (Illegal, ProgramError):
             continue
     return None
+
+
+def fused_way_out(model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings) -> str:
+    """For a plan that does not fit: the first fused kernel under which it does, in words; empty where none is."""
+    for option in fused_options(model, device, form, settings):
+        asked = settings.model_copy(update={"kernel": option.kernel, "value_padding": option.value_padding})
+        try:
+            it = figures(resolve(model, form, asked), device.family, settings.layers)
+        except Illegal:
+            continue
+        told = verdict(model, device, asked, it)
+        if told.status in {"fits", "tight"}:
+            return f"{form} on {device.name} with --kernel {option.kernel}: {told.reason}"
+    return ""
 
 
 def softmax_workspace_words(device: DeviceConfig) -> str:

@@ -11,14 +11,37 @@ POLICIES: dict[str, tuple[str, ...]] = {
     "moe": ("experts", "shared_experts"),
     "shared_experts": ("shared_experts",),
 }
-NOT_YET = ("mla_up_proj", "layernorm", "moe_act")  # Megatron's names for what is not priced yet
+# Megatron's checkpoints without output (CheckpointWithoutOutput, megatron/core/tensor_parallel/random.py, d98e8a64):
+# what these pieces return is not kept either. They exist where a profile's texts have the pieces.
+DISCARDING: dict[str, tuple[str, ...]] = {
+    "mla_up_proj": ("up_projections",),
+    "layernorm": ("input_norm", "pre_mlp_norm"),
+    "moe_act": ("activation",),
+}
+NOT_YET = tuple(DISCARDING)  # under a profile that does not have them
+# policies that keep, as an argument, what another discards: not priced together
+TOGETHER = (
+    *(
+        ("mla_up_proj", "core_attn"),
+        ("mla_up_proj", "layernorm"),
+        ("layernorm", "moe"),
+        ("layernorm", "shared_experts"),
+    ),
+    *(("full", name) for name in DISCARDING),
+)
 
 
 def pieces(policy: str) -> frozenset[str]:
-    """The pieces that a policy wraps; several policies are joined by `+`.
+    """The pieces that a policy wraps and whose results are kept; several policies are joined by `+`.
 
     Raises:
         KeyError: a name that is no policy.
 
     """
-    return frozenset(piece for name in policy.split("+") for piece in POLICIES[name])
+    names = [name for name in policy.split("+") if name not in DISCARDING]
+    return frozenset(piece for name in names for piece in POLICIES[name])
+
+
+def discarded(policy: str) -> frozenset[str]:
+    """The pieces that a policy wraps and whose results are made again as well."""
+    return frozenset(piece for name in policy.split("+") for piece in DISCARDING.get(name, ()))

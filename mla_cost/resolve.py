@@ -16,7 +16,7 @@ from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
 from mla_cost.profiles import PROFILES
 from mla_cost.program import Kernel, Pair, Profile, Scheme
-from mla_cost.remat import NOT_YET, POLICIES
+from mla_cost.remat import DISCARDING, NOT_YET, POLICIES, TOGETHER
 from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
 from mla_cost.states import padded_vocabulary
@@ -71,7 +71,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
         mask="none" if kernel.fused else settings.mask,
         norm=settings.norm,
         layer=layer,
-        remat=_policy(settings.remat),
+        remat=_policy(settings.remat, profile),
     )
     key = _implemented(key, profile, settings)
     return Point(form, scheme, kernel, key, base, matters and "value" in form_of(form).points)
@@ -129,14 +129,19 @@ def symbol_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
     }
 
 
-def _policy(wanted: str) -> str:
+def _policy(wanted: str, profile: Profile) -> str:
     """A recomputation policy, its names known and in a fixed order."""
     names = wanted.split("+")
     for name in names:
+        if name in profile.recomputes:
+            continue
         if name in NOT_YET:
             raise InputError(f"remat {name} is not priced yet", field="remat", allowed=", ".join(POLICIES))
         named("remat", name, POLICIES)
-    return "+".join(name for name in POLICIES if name in names)
+    for first, second in TOGETHER:
+        if first in names and second in names:
+            raise Illegal(f"remat {first} and {second} are not priced together yet; use one of them")
+    return "+".join(name for name in (*POLICIES, *DISCARDING) if name in names)
 
 
 def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:

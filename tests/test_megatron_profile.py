@@ -261,11 +261,50 @@ def test_remainders_halve_the_main_weights():
 # ---- settings
 
 
-def test_recomputing_attention_drops_the_statistics_alone():
-    """Its output is also the output projection's input."""
+DROPPED: list[tuple[str, int, int]] = [
+    # bytes per local position in a dense and in an expert layer of Moonlight
+    ("core_attn", 64, 64),
+    # q, k, v, both norms with roots, the latent's copy, tables; less the down-projection's output and the rope key:
+    # 6144 + 6144 + 4096 + 4100 + 1028 + 1024 + 1024 - 1152 - 256
+    ("mla_up_proj", 22152, 22152),
+    ("layernorm", 4096 + 4, 2 * (4096 + 4)),  # in a dense layer the second norm is part of the first linear
+    ("moe_act", 0, 16896),
+    ("layernorm+moe_act", 4100, 8200 + 16896),
+    ("mla_up_proj+mlp", 22152 + 4100 + 45056 + 22528, 22152),
+]
+
+
+@pytest.mark.parametrize(("remat", "dense", "moe"), DROPPED, ids=lambda it: it if isinstance(it, str) else "")
+def test_what_each_policy_drops(remat, dense, moe):
     model = catalog.model("moonlight-16b-a3b")
-    kept, again = (segment(model, "moe", remat=remat, **MOONLIGHT).kept for remat in ("none", "core_attn"))
-    assert kept - again == 64 * LOCAL
+    for layer, dropped in (("dense", dense), ("moe", moe)):
+        kept, again = (segment(model, layer, remat=asked, **MOONLIGHT).kept for asked in ("none", remat))
+        assert kept - again == dropped * LOCAL, layer
+
+
+def test_a_discarded_part_runs_again_once_with_its_gathers():
+    """Each of the two fused norms and linears gathers its normed shard in forward, to run again, and to go back."""
+    timeline = segment(catalog.model("moonlight"), "dense", remat="mla_up_proj", **MOONLIGHT).at.account.timeline
+    again = [(call.kind, call.tensor) for call in timeline.collectives if call.phase == "recompute"]
+    assert again == [("all_gather", "q normed"), ("all_gather", "kv normed")]
+    made = [a.label for a in timeline.allocations if a.phase == "recompute"]
+    assert [made.count(name) for name in ("q", "key", "value", "log-sum-exp")] == [
+        2,
+        1,
+        1,
+        0,
+    ]  # q: up-projected, joined
+    assert all(a.freed is not None for a in timeline.allocations if a.phase == "recompute")
+
+
+def test_a_discarded_norm_is_made_again_before_the_blocks_backward():
+    """The hook is on the gradient of attention's output, so the norm's result lives through attention's backward."""
+    timeline = segment(catalog.model("moonlight"), "dense", remat="layernorm", **MOONLIGHT).at.account.timeline
+    (again,) = (a for a in timeline.allocations if a.phase == "recompute" and a.label == "hidden")
+    gradient = next(a for a in timeline.allocations if a.label == "gradient of q" and a.phase == "backward")
+    assert gradient.freed is not None
+    assert again.freed is not None
+    assert again.made < gradient.made < gradient.freed < again.freed
 
 
 def test_recomputing_a_dense_mlp_keeps_its_input_alone():
@@ -287,6 +326,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"profile": "megatron", "dtype": "fp32"}, "bf16 only"),
     ({"profile": "megatron", "dispatcher": "deepep", "ep": 1}, "dispatcher deepep needs ep above 1"),
     ({"profile": "megatron", "shared_overlap": "on", "remat": "shared_experts"}, "overlap and be recomputed"),
+    ({"profile": "megatron", "remat": "mla_up_proj+core_attn"}, "not priced together yet"),
+    ({"profile": "megatron", "remat": "full+moe_act"}, "not priced together yet"),
     ({"profile": "megatron", "dims": {"qk_rope_head_dim": 0}}, "needs dims.qk_rope_head_dim"),
     ({"profile": "reference", "cross_entropy": "te-fp32"}, "cross_entropy te-fp32 belongs to profile megatron"),
     ({"profile": "reference", "rope_fusion": "off"}, "rope_fusion off belongs to profile megatron"),
@@ -300,6 +341,20 @@ def test_what_is_not_priced_is_refused_by_name(changed, words):
     assert row.verdict is not None
     assert row.verdict.status == "illegal"
     assert words in row.verdict.reason
+
+
+def test_the_kernel_is_chosen_under_any_policy():
+    asked: dict[str, Any] = {"scope": "model", "profile": "megatron", "model": "moonlight", "device": "h100-80gb"}
+    row = mla_cost.plan(**asked, form="explicit", seq_len=4096, sp=1, ep=8, dp=8, remat="mla_up_proj+moe_act").results[
+        0
+    ]
+    assert row.verdict is not None
+    assert (row.kernel, row.verdict.status) == ("flash", "fits")
+
+
+def test_the_reference_has_no_checkpoint_without_output():
+    with pytest.raises(mla_cost.InputError, match="remat mla_up_proj is not priced yet"):
+        mla_cost.plan(scope="model", model="moonlight", form="explicit", sp=1, remat="mla_up_proj")
 
 
 def test_the_attention_scope_has_the_reference_only():

@@ -15,6 +15,7 @@ forward(x):
     exchange key key
     exchange value value
     o = attend q, key, value
+    drop q, key, value
     exchange output o
     y = row_linear o, W_o[h n v]
     return y
@@ -26,9 +27,16 @@ projections(x):
     latent[d_c], k_rope[r] = split kv_latent
     exchange region k_rope
     if d_q
-        q = norm_linear q_latent, g_q[d_q], W_q_up[n k+r d_q]
+        q, key, value = up_projections q_latent, latent, k_rope
     else
-        q = norm_linear x, g_q[h], W_q[n k+r h]
+        q, key, value = up_projections x, latent, k_rope
+    return q, key, value
+
+up_projections(given, latent, k_rope):
+    if d_q
+        q = norm_linear given, g_q[d_q], W_q_up[n k+r d_q]
+    else
+        q = norm_linear given, g_q[h], W_q[n k+r h]
     kv = norm_linear latent, g_kv[d_c], W_kv_up[n k+v d_c]
     if rope_fusion == on
         q = rope_in_place q
@@ -43,13 +51,19 @@ projections(x):
     key = concat k_nope, k_rope_heads
     value = contiguous value_view
     return q, key, value
+
+input_norm(x):
+    hidden = fused_norm x, g_attention[h]
+    return hidden
 """
 
 # megatron/core/transformer/transformer_layer.py; in a dense layer the second norm is part of the first linear
 DENSE = """
 layer(x):
-    hidden = fused_norm x, g_attention[h]
+    hidden = input_norm x
     attended = forward hidden
+    attended = remade attended, hidden
+    drop hidden
     residual = add x, attended
     mlp_out = mlp residual
     y = add residual, mlp_out
@@ -65,17 +79,29 @@ mlp(residual):
 # megatron/core/transformer/moe/: moe_layer.py, token_dispatcher.py:624-676, 1424-1455, shared_experts.py:200, 247-272
 MOE = """
 layer(x):
-    hidden = fused_norm x, g_attention[h]
+    hidden = input_norm x
     attended = forward hidden
+    attended = remade attended, hidden
+    drop hidden
     residual = add x, attended
-    hidden = fused_norm residual, g_mlp[h]
+    hidden = pre_mlp_norm residual
     if m
         shared_out = shared_experts hidden
     mixed = experts hidden
     if m
         mixed = add mixed, shared_out
+    mixed = remade mixed, hidden
+    drop hidden
     y = add residual, mixed
     return y
+
+pre_mlp_norm(residual):
+    hidden = fused_norm residual, g_mlp[h]
+    return hidden
+
+activation(gate_up, row_weights):
+    product[g] = weighted_swiglu gate_up, row_weights
+    return product
 
 experts(hidden):
     weights = route hidden, W_router[e h]
@@ -89,8 +115,9 @@ experts(hidden):
         row_weights = rows_to_experts row_weights
         rows, row_weights = sort_rows rows, row_weights
     gate_up = grouped_rows rows, W_fc1[c g+g h]
-    product[g] = weighted_swiglu gate_up, row_weights
+    product = activation gate_up, row_weights
     out = grouped_rows product, W_fc2[c h g]
+    drop product
     if dispatcher == deepep
         summed = tokens_of out, row_map
         drop out
@@ -163,6 +190,7 @@ PROFILE = Profile(
     refused={"absorbed": f"no absorbed training path: {_NO_PATH}", "laga": f"no gather of the latent: {_NO_PATH}"},
     fixed={"v_layout": "contiguous", "norm": "fused", "softmax_dtype": "activation", "mask": "none"},
     needs={"r": "its MLA always rotates a part of query and key"},
+    recomputes=("mla_up_proj", "layernorm", "moe_act"),
     allowances=(
         Allowance("cuBLAS workspace", 32 * 2**20 + 1024, _CUBLAS),
         Allowance("cuBLAS workspaces of the grouped products", 4 * (32 * 2**20 + 1024), _CUBLAS, with_experts=True),

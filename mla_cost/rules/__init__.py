@@ -219,6 +219,11 @@ def _fused_norm(call: Call, given: Tensors) -> Tensors:
     return [norm(call.machine, call.label, given[0], given[1])]
 
 
+def _remade(call: Call, given: Tensors) -> Tensors:
+    """The first operand, before whose backward the second is made again where a checkpoint discarded it."""
+    return [call.machine.remade(given[0], given[1])]
+
+
 def _column_linear(call: Call, given: Tensors) -> Tensors:
     return [te.column_linear(call.machine, call.label, given[0], given[1])]
 
@@ -349,6 +354,7 @@ RULES: dict[str, Rule] = {
     "times": _times,
     "embedding": _embedding,
     "cross_entropy": _cross_entropy,
+    "remade": _remade,
     "fused_norm": _fused_norm,
     "column_linear": _column_linear,
     "norm_linear": _norm_linear,
