@@ -10,7 +10,7 @@ from mla_cost import catalog, defaults, fit, pricing
 from mla_cost.config import AttentionDims, DeviceConfig, ModelConfig, validated
 from mla_cost.cost import Key
 from mla_cost.errors import InputError
-from mla_cost.forms import FORMS
+from mla_cost.forms import ALIASES, FORMS
 from mla_cost.resolve import named
 from mla_cost.results import Plan, Result, Term
 from mla_cost.settings import PlanSettings
@@ -132,6 +132,7 @@ def answer(settings: PlanSettings) -> Answer:
     devices = [catalog.device(name) for name in settings.device]
     if not settings.form:
         raise InputError("name at least one form", field="form", allowed=", ".join(FORMS))
+    settings = settings.model_copy(update={"form": tuple(ALIASES.get(form, form) for form in settings.form)})
     for form in settings.form:
         named("form", form, FORMS)
     asked: Sequence[DeviceConfig | None] = devices or [None]
@@ -209,14 +210,13 @@ def _for_scope(settings: PlanSettings) -> PlanSettings:
         return settings.model_copy(update={"kernel": "auto"}) if auto else settings
     if settings.tp > 1:
         raise InputError(
-            "tensor parallelism is not priced yet at the attention scope",
+            f"tp {settings.tp}: tensor parallelism is not priced yet at the attention scope",
             field="tp",
-            value=settings.tp,
             allowed="1 with sp to divide a sequence, or scope model",
         )
     for field in _MODEL_ONLY:
         if getattr(settings, field) != PlanSettings.model_fields[field].default:
-            raise InputError("this belongs to scope model", field=field, value=getattr(settings, field))
+            raise InputError(f"{getattr(settings, field)} belongs to scope model", field=field, allowed="--scope model")
     return settings
 
 

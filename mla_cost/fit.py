@@ -39,7 +39,7 @@ def model_verdict(device: DeviceConfig, settings: PlanSettings, point: Point, pe
         "dp x sp": settings.dp * settings.sp,
     }
     what = ("the worst stage", "fits")
-    return _verdict(device, settings, point, peak=peak, what=what, groups=groups, options=())
+    return _verdict(device, settings, point, peak=peak, what=what, groups=groups, options=None)
 
 
 def _verdict(
@@ -50,7 +50,7 @@ def _verdict(
     peak: int,
     what: tuple[str, str],
     groups: Mapping[str, int],
-    options: tuple[FusedOption, ...],
+    options: tuple[FusedOption, ...] | None,
 ) -> Verdict:
     reserve = reserve_items(device, settings, groups)
     visible = device.visible_bytes
@@ -63,7 +63,7 @@ def _verdict(
         Basis("visible memory", visible.integer, _cited(device, visible.source, visible.note)),
         *(Basis(f"reserve: {item.name}", -item.bytes, item.source) for item in reserve),
     )
-    return Verdict(status, required, usable, usable - required, reason, basis, (), options)
+    return Verdict(status, required, usable, usable - required, reason, basis, (), options or ())
 
 
 def _cited(device: DeviceConfig, source: str, note: str | None) -> str:
@@ -103,11 +103,11 @@ def _status(
     what: tuple[str, str],
     required: int,
     usable: int,
-    options: tuple[FusedOption, ...],
+    options: tuple[FusedOption, ...] | None,
 ) -> tuple[Status, str]:
     missing = _untrainable(point, device)
     if missing:
-        return "unsupported", f"{missing}; {_what_trains(options)}"
+        return "unsupported", f"{missing}{_what_trains(options)}"
     subject, fits = what
     headroom = usable - required
     if headroom < 0:
@@ -144,10 +144,12 @@ def _untrainable(point: Point, device: DeviceConfig) -> str:
     return f"no {kernel.name} kernel trains {qk}/{v}-wide heads on {device.arch}; looked at {names}"
 
 
-def _what_trains(options: tuple[FusedOption, ...]) -> str:
-    """The way out: what trains this form on this device."""
+def _what_trains(options: tuple[FusedOption, ...] | None) -> str:
+    """The way out: what trains this form on this device; None: nobody looked."""
+    if options is None:
+        return ""
     names = [f"{o.kernel} with value_padding {o.value_padding} ({o.implementation})" for o in options]
-    return f"what trains it here: {', '.join(names)}" if names else "no fused kernel trains it here; eager kernels do"
+    return f"; what trains it here: {', '.join(names)}" if names else "; no fused kernel trains it here; eager kernels do"
 
 
 def _trainer(point: Point, device: DeviceConfig) -> Limit | None:
@@ -167,11 +169,11 @@ def with_kernel(
     where = device.name if device else "no device"
     options = fused_options(model, device, form, settings) if device else ()
     if not options:
-        why = f"{form} on {where}: kernel auto is {EAGER}, since no fused kernel that we know of trains it there"
+        why = f"on {where} kernel auto is {EAGER}, since no fused kernel that we know of trains it there"
         return settings.model_copy(update={"kernel": EAGER}), (why,)
     first = options[0]
     padded = f", value_padding {first.value_padding}" if first.value_padding != "none" else ""
-    why = f"{form} on {where}: kernel auto is {first.kernel}{padded} ({first.implementation})"
+    why = f"on {where} kernel auto is {first.kernel}{padded} ({first.implementation})"
     return settings.model_copy(update={"kernel": first.kernel, "value_padding": first.value_padding}), (why,)
 
 
@@ -215,7 +217,7 @@ def fused_way_out(model: ModelConfig, device: DeviceConfig, form: str, settings:
             continue
         told = verdict(model, device, asked, it)
         if told.status in {"fits", "tight"}:
-            return f"{form} on {device.name} with --kernel {option.kernel}: {told.reason}"
+            return f"on {device.name} with --kernel {option.kernel}: {told.reason}"
     return ""
 
 

@@ -376,7 +376,7 @@ def _even_problems(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
         below = f"change pp to {fits[-1]}, or " if fits else ""
         message = f"{shape.num_layers} layers do not split over pp {parallel.pp} x virtual_stages "
         message += str(parallel.virtual_stages)
-        yield Problem("pp", message, f"{below}state first_layers, last_layers or a layout")
+        yield Problem("pp", message, f"{below}state first_layers, last_layers or a pipeline_layout")
 
 
 def _uneven_problems(parallel: Parallel, shape: Shape) -> Iterator[Problem]:

@@ -73,10 +73,20 @@ def settings(
     return validated(PlanSettings, data, file=str(file) if file is not None else None)
 
 
+# what tells a file of another kind from a plan
+_OTHERS = {
+    "model": {"architectures", "model_type", "hidden_size", "kv_lora_rank", "num_layers"},
+    "device": {"family", "arch", "framework_visible_bytes"},
+}
+
+
 def _read(file: Path) -> dict[str, Any]:
     from mla_cost.yamlfile import load_mapping
 
     data = load_mapping(file)
+    described = next((kind for kind, keys in _OTHERS.items() if keys & data.keys() and "model" not in data), None)
+    if described is not None:
+        raise InputError(f"this file describes a {described}, not a plan; give it as --{described}", file=str(file))
     if "model" in data:
         data["model"] = _beside(file, data["model"])
     if isinstance(data.get("device"), str):

@@ -35,14 +35,17 @@ from mla_cost.settings import PlanSettings
 def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
     """One result per form asked for. An impossible combination is a row too: `illegal`, its numbers None."""
     family = device.family if device else "none"
-    priced = {form: _try(model, form, settings, family) for form in settings.form}
-    baseline = _baseline(model, settings, family, priced)
-    return [
-        illegal(device, form, settings, str(it))
-        if isinstance(it, Illegal)
-        else _row(model, device, settings, it, baseline)
-        for form, it in priced.items()
-    ]
+    chosen = {form: fit.with_kernel(model, device, form, settings) for form in settings.form}
+    priced = {form: _try(model, form, own, family) for form, (own, _) in chosen.items()}
+    baseline = _baseline(model, fit.with_kernel(model, device, defaults.BASELINE, settings)[0], family, priced)
+    found = []
+    for form, it in priced.items():
+        own, why = chosen[form]
+        if isinstance(it, Illegal):
+            found.append(illegal(device, form, own, str(it)))
+        else:
+            found.append(_row(model, device, own, it, baseline, why))
+    return found
 
 
 def _try(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> Figures | Illegal:
@@ -82,8 +85,17 @@ def illegal(device: DeviceConfig | None, form: str, settings: PlanSettings, reas
 
 
 def _row(
-    model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, it: Figures, baseline: Figures | None
+    model: ModelConfig,
+    device: DeviceConfig | None,
+    settings: PlanSettings,
+    it: Figures,
+    baseline: Figures | None,
+    why: tuple[str, ...],
 ) -> Result:
+    verdict = fit.verdict(model, device, settings, it) if device else None
+    notes = [*why, *_notes(it)]
+    if device and verdict and verdict.status == "oom":
+        notes.insert(0, fit.fused_way_out(model, device, it.point.form, settings))
     return Result(
         device=device.name if device else None,
         scope=settings.scope,
@@ -97,8 +109,8 @@ def _row(
         communication=_communication(it),
         flops=Flops(_flops(it, "forward", settings.causal), _flops(it, "backward", settings.causal)),
         compared_to_explicit=compare(it, baseline) if baseline is not None else (),
-        verdict=fit.verdict(model, device, settings, it) if device else None,
-        notes=tuple(_notes(it)),
+        verdict=verdict,
+        notes=tuple(note for note in notes if note),
     )
 
 

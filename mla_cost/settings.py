@@ -58,6 +58,8 @@ class PlanSettings(BaseModel):
     dp: Degree = 1
     micro_batches: Annotated[int, Field(ge=1, le=2**20)] = 1
     virtual_stages: Annotated[int, Field(ge=1, le=1024)] = 1
+    first_layers: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    last_layers: Annotated[int, Field(ge=0, le=100_000)] | None = None
     pipeline_layout: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
     sharding: Literal["ddp", "distributed", "zero1", "zero2"] = "distributed"
     gradient_dtype: Literal["fp32", "bf16"] = "fp32"

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mla_cost.config import ModelConfig
-from mla_cost.evaluate import Evaluation
-from mla_cost.figures import evaluation
+from mla_cost.evaluate import Evaluation, FenceError, Moment
+from mla_cost.figures import evaluation, too_large
 from mla_cost.parallel import Chunk, Parallel, in_flight_mixes
 from mla_cost.parameters import LayerKind, layer_kinds
 from mla_cost.profiles import PROFILES
@@ -54,7 +54,7 @@ def segment(model: ModelConfig, form: str, settings: PlanSettings, family: str, 
     point = resolve(model, form, settings, layer)
     point = point._replace(key=point.key._replace(input_held=False))
     at = evaluation(point)
-    walked = at.walk_accumulated(kinds_of(family)).peak
+    walked = _peak(at, kinds_of(family))
     event = at.account.timeline.events[walked.event]
     return Segment(
         name=layer,
@@ -64,6 +64,13 @@ def segment(model: ModelConfig, form: str, settings: PlanSettings, family: str, 
         peak=walked.bytes,
         moment=f"{event.phase} of {event.op}",
     )
+
+
+def _peak(at: Evaluation, kinds: frozenset[str]) -> Moment:
+    try:
+        return at.walk_accumulated(kinds).peak
+    except FenceError as error:
+        raise too_large(error) from None
 
 
 class Segments:

@@ -31,7 +31,6 @@ from mla_cost.settings import PlanSettings
 from mla_cost.stage import ChunkCost, Segment, Segments, StageActivations, activations
 from mla_cost.states import States, StateSettings, rank_parameters, shape_of, states, step_collectives
 
-AUTO = "auto"
 WITH_EXPERTS = frozenset({"moe"})  # the layers that run grouped products
 PARTS = (
     "router and expert rows run as one fused op each, by construction; multi-token-prediction modules are priced from "
@@ -95,7 +94,7 @@ def evaluated(
         Illegal: as `stage_costs`.
 
     """
-    chosen, why = _with_kernel(model, device, form, settings)
+    chosen, why = fit.with_kernel(model, device, form, settings)
     return chosen, why, stage_costs(model, form, chosen, device.family if device else "none")
 
 
@@ -127,6 +126,8 @@ def parallel_of(settings: PlanSettings) -> Parallel:
         micro_batches=settings.micro_batches,
         virtual_stages=settings.virtual_stages,
         layout=settings.pipeline_layout,
+        first_layers=settings.first_layers,
+        last_layers=settings.last_layers,
     )
 
 
@@ -140,23 +141,6 @@ def state_settings(settings: PlanSettings) -> StateSettings:
         master_bytes=4 if settings.main_weights == "fp32" else 2,
         vocab_multiple=settings.vocab_multiple,
     )
-
-
-def _with_kernel(
-    model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings
-) -> tuple[PlanSettings, tuple[str, ...]]:
-    """The settings with a kernel in place of `auto`: the first that trains this form on this device, else eager."""
-    if settings.kernel != AUTO:
-        return settings, ()
-    options = fit.fused_options(model, device, form, settings) if device else ()
-    if not options:
-        kernel = fit.EAGER
-        why = f"kernel auto: no fused kernel that we know of trains {form} here, so {kernel}"
-        return settings.model_copy(update={"kernel": kernel}), (why,)
-    first = options[0]
-    update = {"kernel": first.kernel, "value_padding": first.value_padding}
-    why = f"kernel auto: {first.kernel}, value_padding {first.value_padding} ({first.implementation})"
-    return settings.model_copy(update=update), (why,)
 
 
 def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> list[Cost]:

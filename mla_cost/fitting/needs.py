@@ -17,7 +17,7 @@ from mla_cost.results import Verdict
 from mla_cost.settings import PlanSettings
 from mla_cost.stage import ChunkCost, Segments, activations
 from mla_cost.states import RankParameters, States, rank_parameters, shape_of, states
-from mla_cost.whole_model import AUTO, Cost, parallel_of, state_settings
+from mla_cost.whole_model import Cost, parallel_of, state_settings
 
 
 class Question(NamedTuple):
@@ -60,13 +60,9 @@ def room(verdict: Verdict, peak: int) -> int:
 
 
 def with_kernel(model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings) -> PlanSettings:
-    """The settings with a kernel in place of `auto`, as the model scope chooses it; head widths alone decide."""
-    if settings.kernel != AUTO:
-        return settings
-    options = fit.fused_options(model, device, form, smallest(settings))
-    if not options:
-        return settings.model_copy(update={"kernel": fit.EAGER})
-    return settings.model_copy(update={"kernel": options[0].kernel, "value_padding": options[0].value_padding})
+    """The settings with a kernel in place of `auto`, as plans choose it; head widths alone decide."""
+    chosen, _ = fit.with_kernel(model, device, form, smallest(settings))
+    return settings.model_copy(update={"kernel": chosen.kernel, "value_padding": chosen.value_padding})
 
 
 def smallest(settings: PlanSettings) -> PlanSettings:

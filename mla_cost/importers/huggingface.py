@@ -39,6 +39,8 @@ _FACTS: Final = {
     "tied_embeddings": ("tie_word_embeddings",),
     "dtype": ("dtype", "torch_dtype"),
 }
+# model_type: (scores, correction bias), where the file states neither; as the modelling code of each family
+_ROUTERS: Final = {"deepseek_v2": ("softmax", False), "deepseek_v3": ("sigmoid", True), "kimi_k2": ("sigmoid", True)}
 _INDEXER: Final[tuple[IndexerDim, ...]] = ("index_n_heads", "index_head_dim", "index_topk", "index_kpool")
 
 
@@ -56,6 +58,7 @@ def model_from_config(config: Mapping[str, Any], *, file: str, name: str | None 
         "dims": _dims(text, file),
         **{fact: value for fact, keys in _FACTS.items() if (value := _first(text, keys)) is not None},
         **_layers(text, file),
+        **_router(text),
         "indexer": {key: text[key] for key in _INDEXER if text.get(key) is not None} or None,
         "attention_kind": "mla" if text.get("index_topk") is None else "mla_dsa",
         "verified": True,
@@ -66,6 +69,24 @@ def model_from_config(config: Mapping[str, Any], *, file: str, name: str | None 
         return validated(ModelConfig, data, file=file)
     except InputError as error:
         raise _as_written(error, text) from None
+
+
+def _router(text: Mapping[str, Any]) -> dict[str, Any]:
+    """How experts are scored: `scoring_func` and `topk_method` where the file has them, else what its family does."""
+    if _first(text, _FACTS["num_routed_experts"]) is None:
+        return {}
+    scores, method = text.get("scoring_func"), text.get("topk_method")
+    family = _ROUTERS.get(str(text.get("model_type")))
+    found: dict[str, Any] = {}
+    if scores in {"sigmoid", "softmax"}:
+        found["router_scores"] = scores
+    elif family:
+        found["router_scores"] = family[0]
+    if isinstance(method, str):
+        found["router_correction_bias"] = method == "noaux_tc"
+    elif family:
+        found["router_correction_bias"] = family[1]
+    return found
 
 
 def _text_part(config: Mapping[str, Any], file: str) -> Mapping[str, Any]:

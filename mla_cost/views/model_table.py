@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mla_cost.results import Plan, Result, Stage
 from mla_cost.views.bars import MOST, stage_bars
-from mla_cost.views.parts import by_device, device_line, items, refused, verdict_text
+from mla_cost.views.parts import by_device, device_line, items, note_lines, other_memory, refused, verdict_text
 from mla_cost.views.units import gib
 
 COLUMNS = (
@@ -43,7 +43,8 @@ def _heading(plan: Plan) -> str:
     batch = f"micro-batch {inputs['micro_batch']} x {inputs['micro_batches']}"
     return (
         f"{inputs['model_title']}, the whole model: {inputs['seq_len']:,} tokens, {batch}, {inputs['dtype']}\n"
-        f"{world} ranks: {degrees}; optimizer {inputs['sharding']}, gradients {inputs['gradient_dtype']}"
+        f"{world} ranks: {degrees}; optimizer {inputs['sharding']}, gradients {inputs['gradient_dtype']}, "
+        f"recomputation {inputs['remat']}{other_memory(plan)}"
     )
 
 
@@ -113,6 +114,6 @@ def _stage(stage: Stage) -> list[str]:
 
 
 def _small_print(plan: Plan) -> Iterator[RenderableType]:
-    for note in dict.fromkeys(note for result in plan.results for note in result.notes):
-        yield Text(note, style="dim")
+    for line in note_lines(plan):
+        yield Text(line, style="dim")
     yield Text(LEFT_OUT, style="dim")

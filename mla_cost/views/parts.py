@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mla_cost.results import Plan, Result
-from mla_cost.views.units import gib
+from mla_cost.views.units import gib, readable
 
 STYLES = {"fits": "green", "tight": "yellow", "oom": "red", "unsupported": "magenta", "illegal": "magenta"}
 
@@ -32,6 +32,24 @@ def device_line(plan: Plan, device: str | None, results: list[Result]) -> str:
     return f"{device} ({title}): usable {gib(verdict.usable_bytes)} of {gib(visible)} GiB visible"
 
 
+def note_lines(plan: Plan) -> list[str]:
+    """Every note once, with the forms that it is about; a note about all of them stands alone."""
+    notes: dict[str, list[str]] = {}
+    for result in plan.results:
+        for note in result.notes:
+            names = notes.setdefault(note, [])
+            if result.form not in names:
+                names.append(result.form)
+    every = len({result.form for result in plan.results})
+    return [note if len(forms) == every > 1 else f"{', '.join(forms)}: {note}" for note, forms in notes.items()]
+
+
+def other_memory(plan: Plan) -> str:
+    """What the plan adds to every figure that is compared with a device; empty where it adds nothing."""
+    amount = plan.inputs["other_memory"]
+    return f", other memory {readable(amount)}" if amount else ""
+
+
 def refused(result: Result) -> bool:
     """Whether there is a reason to tell in place of figures."""
     return result.verdict is not None and result.verdict.status in {"illegal", "unsupported"}
@@ -51,8 +69,8 @@ def verdict_text(result: Result) -> Text:
 def items(rows: Iterable[tuple[str, str]]) -> RenderableType:
     """A list: each name, then its text in a column of its own."""
     table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column()
+    table.add_column(max_width=36)
+    table.add_column(min_width=24)
     for name, text in rows:
         table.add_row(f"  {name}", text)
     return table

@@ -14,7 +14,7 @@ from rich.text import Text
 from mla_cost.results import Plan, Result, TensorCost
 from mla_cost.views.bars import form_bars
 from mla_cost.views.levers import levers_table
-from mla_cost.views.parts import by_device, device_line, items, refused, verdict_text
+from mla_cost.views.parts import by_device, device_line, items, note_lines, other_memory, refused, verdict_text
 from mla_cost.views.units import gib, mib, readable, signed
 
 LARGEST = 4  # tensors listed per form
@@ -71,7 +71,7 @@ def _heading(plan: Plan) -> str:
     blocks = "one attention block" if layers == 1 else f"{layers} attention blocks"
     share = f"sp {sp}" + (f" ({inputs['seq_len'] // sp:,} positions per rank)" if sp > 1 else "")
     about = [blocks, f"{inputs['seq_len']:,} tokens", share, f"micro-batch {inputs['micro_batch']}", inputs["dtype"]]
-    lines = [f"{inputs['model_title']}: {', '.join(about)}, kernel {inputs['kernel']}"]
+    lines = [f"{inputs['model_title']}: {', '.join(about)}, kernel {inputs['kernel']}{other_memory(plan)}"]
     mla, every = inputs["num_mla_layers"], inputs["num_layers"]
     if mla is not None and every is not None and mla < every:
         lines.append(f"Hybrid model: {mla} of its {every} layers are MLA; these are priced.")
@@ -174,14 +174,7 @@ def _holds_scores(result: Result) -> bool:
 
 
 def _small_print(plan: Plan) -> Iterator[RenderableType]:
-    notes: dict[str, list[str]] = {}
-    for result in plan.results:
-        for note in result.notes:
-            names = notes.setdefault(note, [])
-            if result.form not in names:
-                names.append(result.form)
-    for note, forms in notes.items():
-        yield Text(f"{', '.join(forms)}: {note}")
+    yield from map(Text, note_lines(plan))
     if any(_holds_scores(result) for result in plan.results):
         for name, facts in plan.inputs["devices"].items():
             yield Text(f"{name}: {facts['softmax_workspace']}", style="dim")

@@ -4,8 +4,10 @@ _UNITS = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
 
 
 def gib(amount: int | None) -> str:
-    """Bytes in GiB with two decimals; a dash where there is no number."""
-    return "-" if amount is None else f"{amount / 2**30:,.2f}"
+    """Bytes in GiB with two decimals, none from a thousand on; a dash where there is no number."""
+    if amount is None:
+        return "-"
+    return f"{amount / 2**30:,.2f}" if amount < 1000 * 2**30 else f"{amount / 2**30:,.0f}"
 
 
 def mib(amount: int | None) -> str:
