@@ -210,7 +210,7 @@ def _for_scope(settings: PlanSettings) -> PlanSettings:
         return settings.model_copy(update={"kernel": "auto"}) if auto else settings
     if settings.tp > 1:
         raise InputError(
-            f"tp {settings.tp}: tensor parallelism is not priced yet at the attention scope",
+            f"{settings.tp} is not priced yet at the attention scope",
             field="tp",
             allowed="1 with sp to divide a sequence, or scope model",
         )

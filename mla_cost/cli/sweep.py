@@ -218,8 +218,8 @@ def _draw(study: Sweep, path: Path) -> None:
 
     if path.suffix.lower() not in {".png", ".svg"}:
         raise InputError("the file name must say what it shall be", file=str(path), allowed=".png, .svg")
-    extra("matplotlib", "plot")
     seq_lens, sps, panels = frontier(study)
+    extra("matplotlib", "plot")
     model = " and ".join(dict.fromkeys(model.title for model in study.grid.models))
     layers = study.grid.settings.layers
     blocks = "one attention block" if layers == 1 else f"{layers} attention blocks"
