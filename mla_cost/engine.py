@@ -503,6 +503,7 @@ class Machine:
     def backward(self, edge: Edge, make_gradient: Callable[[], Tensor]) -> None:
         """Run the graph: the node made last first, leaves as soon as they are ready, as torch's engine does."""
         self.phase = "backward"
+        self._discarded.clear()  # only nodes hold a checkpoint from here on, each until it has run
         waiting = _dependencies(edge[0])
         buffers: dict[Node, Gradients] = {}
         queue: list[tuple[int, int, Node]] = []

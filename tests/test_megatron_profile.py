@@ -297,6 +297,14 @@ def test_a_discarded_part_runs_again_once_with_its_gathers():
     assert all(a.freed is not None for a in timeline.allocations if a.phase == "recompute")
 
 
+@pytest.mark.parametrize("remat", ["none", "full", *(row[0] for row in DROPPED)])
+@pytest.mark.parametrize("layer", ["dense", "moe"])
+def test_nothing_but_gradients_outlives_backward(layer, remat):
+    timeline = segment(catalog.model("moonlight"), layer, remat=remat, **MOONLIGHT).at.account.timeline
+    left = [a.label for a in timeline.allocations if a.freed is None and a.kind != "parameter_gradient"]
+    assert left == ["gradient of x"]
+
+
 def test_a_discarded_norm_is_made_again_before_the_blocks_backward():
     """The hook is on the gradient of attention's output, so the norm's result lives through attention's backward."""
     timeline = segment(catalog.model("moonlight"), "dense", remat="layernorm", **MOONLIGHT).at.account.timeline
