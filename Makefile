@@ -28,6 +28,7 @@ test: $(VENV)/test.stamp
 	$(call stage,ruff check,$(BIN)/ruff check .)
 	$(call stage,ruff format,$(BIN)/ruff format --check .)
 	$(call stage,mypy,$(BIN)/mypy)
+	$(call stage,validate,$(BIN)/mla-cost validate)
 	@echo "== pytest"
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 

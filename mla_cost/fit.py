@@ -149,7 +149,9 @@ def _what_trains(options: tuple[FusedOption, ...] | None) -> str:
     if options is None:
         return ""
     names = [f"{o.kernel} with value_padding {o.value_padding} ({o.implementation})" for o in options]
-    return f"; what trains it here: {', '.join(names)}" if names else "; no fused kernel trains it here; eager kernels do"
+    return (
+        f"; what trains it here: {', '.join(names)}" if names else "; no fused kernel trains it here; eager kernels do"
+    )
 
 
 def _trainer(point: Point, device: DeviceConfig) -> Limit | None:

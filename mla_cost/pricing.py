@@ -74,7 +74,7 @@ def illegal(device: DeviceConfig | None, form: str, settings: PlanSettings, reas
         scheme=settings.scheme or FORMS[form].scheme,
         kernel=settings.kernel,
         profile=settings.profile,
-        settings={},
+        settings=_asked(settings),
         key="",
         memory=Memory(),
         communication=Communication(),
@@ -114,10 +114,17 @@ def _row(
     )
 
 
+def _asked(settings: PlanSettings) -> dict[str, Any]:
+    """The settings of a row that has no program, as they were asked for."""
+    fields = ("v_layout", "value_padding", "attention_layout", "softmax_dtype", "mask", "remat", "causal", "layers")
+    return {field: getattr(settings, field) for field in fields}
+
+
 def _settings(settings: PlanSettings, point: Point) -> dict[str, Any]:
     key = point.key
     return {
-        "v_layout": key.v_layout if point.v_layout_matters else f"{key.v_layout} (no effect)",
+        "v_layout": key.v_layout,
+        "v_layout_effect": "as set" if point.v_layout_matters else f"no effect: {_why_no_layout(point)}",
         "value_padding": key.value_padding,
         "attention_layout": key.attention_layout,
         "softmax_dtype": key.softmax_dtype,
@@ -258,11 +265,14 @@ def _flops(it: Figures, phase: str, causal: bool) -> FlopCount:
     return FlopCount(*(None if count is None else count * it.layers for count in once))
 
 
+def _why_no_layout(point: Point) -> str:
+    return "an exchange copies V" if "value" in point.scheme.moves else "V is a part of the shared key"
+
+
 def _notes(it: Figures) -> list[str]:
     notes = []
     if not it.point.v_layout_matters:
-        why = "an exchange copies V" if "value" in it.point.scheme.moves else "V is a part of the shared key"
-        notes.append(f"v_layout: no effect ({why})")
+        notes.append(f"v_layout: no effect ({_why_no_layout(it.point)})")
     if _sends_more_than_baseline(it):
         notes.append(f"at this number of heads per rank it sends more bytes than {defaults.BASELINE}")
     return notes

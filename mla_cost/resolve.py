@@ -15,7 +15,7 @@ from mla_cost.errors import InputError, nearest, shown
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
 from mla_cost.profiles import PROFILES
-from mla_cost.program import Kernel, Pair, Profile, Scheme
+from mla_cost.program import Kernel, Pair, Profile, Requirement, Scheme
 from mla_cost.remat import DISCARDING, NOT_YET, POLICIES, TOGETHER
 from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
@@ -221,14 +221,18 @@ def _require(scheme: Scheme, values: Mapping[str, int]) -> None:
     for need in scheme.requires:
         what, by = fields[need.what], fields[need.by]
         if (need.kind == "divides" and what % by) or (need.kind == "at_most" and what > by):
-            raise Illegal(f"{need.message.format(**fields)}; {_way_out(need.what, what, by)}")
+            raise Illegal(f"{need.message.format(**fields)}; {_way_out(scheme, need, fields)}")
 
 
-def _way_out(field: str, what: int, by: int) -> str:
-    below = max(divisor for divisor in range(1, by + 1) if what % divisor == 0)
-    if field == "heads":
-        return f"the nearest sp below is {below}"
-    return f"the nearest sp below is {below}, the nearest {field} above is {-(-what // by) * by}"
+def _way_out(scheme: Scheme, broken: Requirement, fields: Mapping[str, int]) -> str:
+    """The nearest degree below that meets every requirement of the scheme, and the nearest length above."""
+    divided = [fields[need.what] for need in scheme.requires if need.by == broken.by]
+    below = max(size for size in range(1, fields[broken.by] + 1) if not any(what % size for what in divided))
+    told = f"the nearest {broken.by} below is {below}"
+    if broken.what != "seq_len":
+        return told
+    above = -(-fields["seq_len"] // fields[broken.by]) * fields[broken.by]
+    return f"{told}, the nearest seq_len above is {above}"
 
 
 def _padding(kernel: Kernel, shared: bool, wanted: str | None, values: Mapping[str, int]) -> str:

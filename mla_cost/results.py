@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 SCHEMA = "mla-cost/plan/1"
@@ -291,6 +291,10 @@ class Plan:
     def to_json(self, indent: int | None = 2) -> str:
         """The JSON text that `mla-cost plan --format json` prints."""
         return json.dumps(self.to_dict(), indent=indent)
+
+    def __iter__(self) -> Iterator[Result]:
+        """The results, in order."""
+        return iter(self.results)
 
     def __getitem__(self, form: str) -> Result:
         """The result of a form on the first device.

@@ -395,7 +395,7 @@ def test_other_memory_and_reserve_move_the_verdict_exactly(answer):
 def test_v_layout_has_no_effect_where_an_exchange_copies_v(cli, answer):
     view, copied = rows(answer()), rows(answer("--v-layout", "contiguous"))
     key = ("910b-64gb", "explicit")
-    assert view[key]["settings"]["v_layout"] == "view (no effect)"
+    assert view[key]["settings"]["v_layout_effect"] == "no effect: an exchange copies V"
     assert "explicit: v_layout: no effect (an exchange copies V)" in cli("plan")
     assert view[key]["memory"]["saved_bytes"] == copied[key]["memory"]["saved_bytes"]
 

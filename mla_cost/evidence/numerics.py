@@ -6,8 +6,9 @@ from mla_cost.errors import InputError
 from mla_cost.evidence.source import Row
 
 HOW = (
-    "no cost, so nothing is predicted here: `mla-cost evidence --executor` runs the forms on real ranks and compares "
-    "outputs and every gradient (needs `pip install mla-cost[reference]`)"
+    "missing feature: agreement of numbers is a property of running code, which no count predicts. "
+    "`mla-cost evidence --executor` runs the forms on real ranks and compares outputs and every gradient (needs "
+    "`pip install mla-cost[reference]`)"
 )
 POSITIONS = 64  # divides by every SP of the rows
 

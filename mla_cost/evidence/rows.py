@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -196,9 +196,14 @@ def _beyond(row: Row, others: tuple[Cell, ...]) -> str:
     over = [cell for cell in others if cell.value > row.published]
     if not over:
         return f"holds in all {len(others)} cells of the grid too"
-    named = "; ".join(f"{words(cell.at)}: {shown(cell.value)}" for cell in over)
-    many = f"{len(over)} of the {len(others)} cells of the grid"
-    return f"{many} are above the bound, which is claimed for this cell alone: {named}"
+    many = (
+        f"{len(over)} of the {len(others)} cells of the grid are above the bound, which is claimed for this cell alone"
+    )
+    return f"{many}: {_named(over)}; the others: {_named(cell for cell in others if cell not in over)}"
+
+
+def _named(cells: Iterable[Cell]) -> str:
+    return "; ".join(f"{words(cell.at)}: {shown(cell.value)}" for cell in cells)
 
 
 def _candidates(source: Source, row: Row) -> Outcome:

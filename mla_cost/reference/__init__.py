@@ -3,6 +3,12 @@
 An independent witness for the counting of `mla_cost`: it imports nothing of the rest of the package.
 """
 
+import sys
+from importlib.util import find_spec
+
+if find_spec("torch") is None and sys.argv[:1] == ["-m"]:  # `python -m mla_cost.reference` imports this first
+    sys.exit("mla_cost.reference needs torch: pip install 'mla-cost[reference]'")
+
 from mla_cost.reference.fake import count_flops, run_fake
 from mla_cost.reference.forms import initialise, make_block
 from mla_cost.reference.layer import make_inputs, make_layer
