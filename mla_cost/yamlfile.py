@@ -51,7 +51,7 @@ def parse_yaml(text: str, file: str) -> dict[str, Any]:
     """The mapping in YAML `text`; `file` is only named in errors."""
     import yaml
 
-    if text.lstrip()[:1] in {"{", "["}:
+    if text.lstrip().startswith("{"):
         raise InputError("this is JSON under a YAML name; name it .json, or write YAML", file=file)
     _refuse_tabs(text, file)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -95,7 +95,7 @@ def test_illegal_has_no_numbers_and_a_way_out():
     assert not found.communication.collectives
     heads = result(sp=16, dims={"heads": 24})
     assert heads.verdict is not None
-    assert "sp 16 does not divide 24 heads; the nearest sp below is 12" in heads.verdict.reason
+    assert "sp 16 does not divide 24 heads; the nearest sp below is 8" in heads.verdict.reason
 
 
 def test_an_illegal_row_does_not_take_the_others_with_it():

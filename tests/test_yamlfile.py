@@ -39,11 +39,13 @@ def test_what_only_yaml_1_1_takes_for_a_number_or_a_switch_stays_text(tmp_path: 
     assert load_mapping(path) == expected
 
 
-def test_json_by_its_suffix_and_json_as_yaml(tmp_path: Path) -> None:
+def test_json_goes_by_its_suffix(tmp_path: Path) -> None:
     text = '{"a": [1, 2.5, true, null], "b": {"c": "d"}}'
     expected = {"a": [1, 2.5, True, None], "b": {"c": "d"}}
-    for name in ("x.json", "x.yaml", "X.JSON"):
+    for name in ("x.json", "X.JSON"):
         assert load_mapping(written(tmp_path, name, text)) == expected
+    with pytest.raises(InputError, match="this is JSON under a YAML name"):
+        load_mapping(written(tmp_path, "x.yaml", text))
 
 
 def test_a_byte_order_mark_is_no_obstacle(tmp_path: Path) -> None:

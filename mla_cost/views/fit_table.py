@@ -17,7 +17,10 @@ LIMITS = {
     "kernel": "unsupported: see below",
     "illegal": "illegal: see below",
 }
-ATTENTION = "Not in this scope: everything but the attention block; --scope model prices the whole model."
+ATTENTION = (
+    "Not in this scope: everything but the attention block; --scope model prices the whole model. Kernels named eager "
+    "hold S x S tensors; --kernel auto asks for the fused kernel that trains each form on each device."
+)
 
 
 def fit_table(found: Mapping[str, Any]) -> RenderableType:

@@ -19,8 +19,8 @@ COLUMNS = (
     "in flight. working: the micro-batch at its peak. sent: wire bytes of one optimizer step, all axes."
 )
 LEFT_OUT = (
-    "Not priced: Megatron's own kernels and its finer recomputation, allocator rounding and fragmentation, library "
-    "workspaces, the optimizer step's temporary buffers."
+    "Not priced: allocator rounding and fragmentation, the optimizer step's temporary buffers, library workspaces that "
+    "are not listed."
 )
 
 
