@@ -4,8 +4,6 @@ The bounds are far above any published model; they exist so that the exact integ
 Few pydantic classes on purpose: building one costs start-up time on every command.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 

@@ -15,7 +15,7 @@ from mla_cost.layers import EXPERT_PARALLEL, LAYERS, TENSOR_PARALLEL
 from mla_cost.polynomial import Polynomial, total
 from mla_cost.profiles import PROFILES
 from mla_cost.program import Block, Drop, Exchange, Form, If, Op, Pair, Parameter, Piece, Result, Return, parse
-from mla_cost.rules import RULES, Call, readable
+from mla_cost.rules import Call, readable, rule
 from mla_cost.schemes import SCHEMES
 
 
@@ -167,7 +167,7 @@ class _Run:
         if piece is not None:
             return self._call(piece, given)
         self.machine.op = readable(op.results[0].name)
-        return RULES[op.name](Call(self.machine, op.results, op.words, self.settings), given)
+        return rule(op.name)(Call(self.machine, op.results, op.words, self.settings), given)
 
     def _argument(self, argument: str | Parameter, names: dict[str, Tensor]) -> Tensor:
         if isinstance(argument, str):

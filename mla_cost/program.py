@@ -14,8 +14,6 @@ One line is one op, in the order a practitioner writes them:
     return q
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -75,8 +73,8 @@ class If(NamedTuple):
     name: str
     value: str | None
     negated: bool
-    then: Block
-    otherwise: Block
+    then: "Block"
+    otherwise: "Block"
 
 
 Statement = Op | Exchange | Drop | Return | If

@@ -19,7 +19,6 @@ from mla_cost.program import Kernel, Pair, Profile, Requirement, Scheme
 from mla_cost.remat import DISCARDING, NOT_YET, POLICIES, TOGETHER
 from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
-from mla_cost.states import padded_vocabulary
 
 # the settings that only an implementation has
 IMPLEMENTATION = ("dispatcher", "shared_overlap", "rope_fusion", "cross_entropy")
@@ -146,6 +145,8 @@ def _policy(wanted: str, profile: Profile) -> str:
 
 def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
     """What layers need beside attention: tp and its local widths, the vocabulary, and the experts of one rank."""
+    from mla_cost.states import padded_vocabulary  # only the model scope needs the arithmetic of states
+
     tp, rows = settings.tp, settings.seq_len // settings.sp // settings.tp * settings.micro_batch
     width, experts = model.moe_intermediate_size or 0, model.num_routed_experts or 0
     sent = rows * (model.num_experts_per_token or 0)

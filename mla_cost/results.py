@@ -1,7 +1,5 @@
 """What a plan answers: plain typed records with the fields of the JSON (schema mla-cost/plan/1). Views read them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -259,7 +257,7 @@ class Formula(NamedTuple):
     terms: tuple[FormulaTerm, ...]
     total: int | None
     symbols: tuple[FormulaSymbol, ...]
-    others: tuple[Formula, ...] = ()
+    others: tuple["Formula", ...] = ()
 
     def to_json(self) -> str:
         """The JSON text that `mla-cost explain --format json` prints."""

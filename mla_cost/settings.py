@@ -1,7 +1,5 @@
 """One question, typed and bounded: what a plan file holds, what the flags fill in, what `mla_cost.plan` takes."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import (

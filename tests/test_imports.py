@@ -97,7 +97,12 @@ def test_the_package_alone_imports_nothing(checkout):
 def test_only_the_command_that_is_called_is_imported(checkout):
     found = probe(COMMAND.format(arguments=["plan"]), checkout)
     commands = {name for name in found["modules"] if name.startswith("mla_cost.cli.")}
-    assert commands == {"mla_cost.cli.plan"}
+    assert commands - {"mla_cost.cli.program"} == {"mla_cost.cli.plan"}
+
+
+def test_a_call_from_python_leaves_garbage_collection_alone(checkout):
+    code = COMMAND.format(arguments=["plan"]) + "\nimport gc\nassert gc.isenabled()"
+    assert "mla_cost.pricing" in probe(code, checkout)["modules"]
 
 
 def test_a_symbolic_formula_needs_sympy_and_a_table_of_it_does_not(checkout):

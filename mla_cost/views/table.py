@@ -12,8 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from mla_cost.results import Plan, Result, TensorCost
-from mla_cost.views.bars import form_bars
-from mla_cost.views.levers import levers_table
 from mla_cost.views.parts import by_device, device_line, items, note_lines, other_memory, refused, verdict_text
 from mla_cost.views.units import gib, mib, readable, signed
 
@@ -33,16 +31,27 @@ def plan_table(plan: Plan, *, bars: bool = False) -> RenderableType:
     if plan.inputs["scope"] == "model":
         from mla_cost.views.model_table import model_table
 
-        return Group(model_table(plan, every_stage=bars), *levers_table(plan))
+        return Group(model_table(plan, every_stage=bars), *_levers(plan))
     parts: list[RenderableType] = [Text(_heading(plan)), Text(COLUMNS, style="dim")]
     for device, results in by_device(plan):
         parts += [Text(""), Text(device_line(plan, device, results), style="bold"), _verdicts(results)]
         told = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and refused(r)]
         parts += [items(told)] if told else []
-    parts += form_bars(plan) if bars else []
+    if bars:
+        from mla_cost.views.bars import form_bars
+
+        parts += form_bars(plan)
     parts += [Text(""), *_drivers(plan)]
-    parts += [Text(""), *_fused(plan), Text(""), *_small_print(plan), *levers_table(plan)]
+    parts += [Text(""), *_fused(plan), Text(""), *_small_print(plan), *_levers(plan)]
     return Group(*parts)
+
+
+def _levers(plan: Plan) -> Iterable[RenderableType]:
+    if not any(result.verdict and (result.verdict.levers or result.verdict.remedy) for result in plan.results):
+        return ()
+    from mla_cost.views.levers import levers_table
+
+    return levers_table(plan)
 
 
 def plan_text(plan: Plan, width: int = 80) -> str:
