@@ -173,6 +173,25 @@ def test_a_reader_that_goes_away_is_no_error():
         assert running.stderr.read() == b""
 
 
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_closed_output_is_no_error(output):
+    command = f'{sys.executable} -c "from mla_cost.cli import main; main()" plan --format {output} >&-'
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, timeout=60)  # noqa: S602
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_full_disk_is_one_line(output):
+    code = "from mla_cost.cli import main; main()"
+    command = [sys.executable, "-c", code, "plan", "--format", output]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("mla-cost: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
 # ---- flags: (arguments, the input they set, its value)
 
 FLAGS = [

@@ -6,7 +6,8 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from io import TextIOWrapper
+from typing import NoReturn, TextIO
 
 # command: its line in the list of commands; its function has the same name in the file of that name
 COMMANDS = {
@@ -28,15 +29,14 @@ _SHORT = ("plan", "explain", "models", "devices", "plans", "show")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Bad input ends with one message and exit code 2, never with a traceback."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments is None and (not given or given[0] in _SHORT):  # only where the process is ours
+    short = arguments is None and (not given or given[0] in _SHORT)  # a process of our own, gone in an instant
+    if short:
         gc.disable()
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # looking for plugins reads every installed distribution
     from mla_cost.cli.program import USAGE_ERROR, build
     from mla_cost.errors import InputError
 
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? and no traceback
+    _prepare_streams()
     try:
         code = build(given)(given, prog_name="mla-cost", standalone_mode=False)
         sys.stdout.flush()
@@ -46,11 +46,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from mla_cost.cli.usage import as_input_error
 
         _refuse(as_input_error(error, given))
-    except BrokenPipeError:
-        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115  (the reader of our pipe has gone)
-        sys.exit(0)
+    except OSError as error:
+        _give_up(error)
     else:
-        sys.exit(code if isinstance(code, int) else 0)
+        _leave(code if isinstance(code, int) else 0, at_once=short)
+
+
+def _leave(code: int, *, at_once: bool) -> NoReturn:
+    """End the process; `at_once` spares the interpreter taking apart what the system takes back anyway."""
+    if at_once:
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _prepare_streams() -> None:
+    sys.stdout = sys.stdout or _nowhere()  # None where the caller has closed it
+    sys.stderr = sys.stderr or _nowhere()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? and no traceback
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w")  # noqa: PTH123  (open until the process ends)
+
+
+def _give_up(error: OSError) -> NoReturn:
+    """End where nothing more can be written: well if the reader of our pipe has gone, badly on a full disk."""
+    gone = isinstance(error, BrokenPipeError)
+    if not gone:
+        sys.stderr.write(f"mla-cost: {error}\n")
+    sys.stdout = sys.stderr = _nowhere()
+    sys.exit(0 if gone else 1)
 
 
 def _refuse(error: ValueError) -> NoReturn:
