@@ -35,9 +35,6 @@ class Moment(NamedTuple):
     bytes: int
 
 
-NEVER = Moment(-1, 0)
-
-
 class Walk(NamedTuple):
     """One run through the events: where the most is alive in each phase, and what is alive between them."""
 
@@ -325,10 +322,3 @@ def expression(polynomial: Polynomial) -> sympy.Expr:
         symbols = [sympy.Symbol(name, positive=True, integer=True) for name in monomial]
         terms.append(sympy.Mul(sympy.Integer(coefficient), *symbols))
     return sympy.Add(*terms)
-
-
-def peak_expression(moments: tuple[Candidate, ...]) -> sympy.Expr:
-    """The largest candidate in sympy."""
-    import sympy
-
-    return sympy.Max(*[expression(moment.bytes) for moment in moments])

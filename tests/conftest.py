@@ -8,6 +8,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+collect_ignore = ["program_checks.py"]  # has no doctests, and needs torch
+pytest.register_assert_rewrite("tests.program_checks")  # so that a mismatch shows both sides
+
 # A slow machine is no failure, and a draw that fails in CI fails again at home.
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, database=None)

@@ -1,0 +1,81 @@
+"""One spec in the model and in the torch executor, to the byte: shared by tests of layers and of recomputation."""
+
+from __future__ import annotations
+
+from mla_cost.cost import Key, timeline
+from mla_cost.dims import base_values, facts_of
+from mla_cost.engine import Timeline
+from mla_cost.reference import Spec, run_fake
+from mla_cost.reference.measure import Recording
+from mla_cost.schemes import SCHEMES
+
+
+def program(spec: Spec) -> tuple[Timeline, dict[str, int]]:
+    """The model's timeline of a spec, and the values of its symbols."""
+    dims, (form, scheme) = spec.dims, spec.pair
+    values = {
+        "S": spec.seq_len,
+        "P": spec.sp,
+        "t": spec.tp,
+        "b": spec.micro_batch,
+        "n": dims.heads // spec.tp,
+        "h": dims.hidden,
+        "d_q": dims.q_lora_rank or 0,
+        "d_c": dims.kv_lora_rank,
+        "k": dims.nope,
+        "r": dims.rope,
+        "v": dims.value,
+        "f": spec.ffn // spec.tp,
+        "V": spec.vocab // spec.tp,
+        **experts(spec),
+    }
+    divided = SCHEMES[scheme].divides_heads
+    base = base_values(values, divided)
+    key = Key(form, scheme, spec.kernel, facts_of(base, divided), spec.dtype, layer=spec.layer, remat=spec.remat)
+    return timeline(key), base
+
+
+def experts(spec: Spec) -> dict[str, int]:
+    """Values of the symbols that only an expert layer has."""
+    if spec.layer != "moe":
+        return {}
+    rows = spec.seq_len // spec.sp // spec.tp * spec.micro_batch * spec.experts_per_token
+    return {
+        "E": spec.ep,
+        "e": spec.experts,
+        "c": spec.experts // spec.ep,
+        "K": spec.experts_per_token,
+        "R": rows,
+        "w": -(-rows // spec.ep),
+        "g": spec.expert_ffn,
+        "m": spec.shared_ffn // spec.tp,
+    }
+
+
+def sizes(run: Timeline, base: dict[str, int]) -> list[int]:
+    """Signed bytes of every allocation and free; frees with no allocation between them in rising order, as recorded."""
+    found: list[int] = []
+    freed: list[int] = []
+    for event in run.events:
+        if event.allocation is None:
+            continue
+        amount = event.allocation.size.at(base)
+        if event.what == "free":
+            freed.append(-amount)
+            continue
+        found += [*sorted(freed), amount]
+        freed = []
+    return found + sorted(freed)
+
+
+def collectives(recording: Recording) -> list[tuple[str, str, str, int]]:
+    return [(c.kind, c.axis, c.phase, c.payload_bytes) for c in recording.collectives]
+
+
+def check(spec: Spec) -> None:
+    """Assert that the model and the executor agree on the timeline, what is saved and what is sent."""
+    recording = run_fake(spec)
+    run, base = program(spec)
+    assert sizes(run, base) == recording.timeline()
+    assert sorted(a.size.at(base) for a in run.allocations if a.saved) == sorted(s.bytes for s in recording.saved)
+    assert [(c.kind, c.axis, c.phase, c.payload.at(base)) for c in run.collectives] == collectives(recording)
