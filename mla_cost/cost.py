@@ -11,7 +11,7 @@ from mla_cost.dims import Facts
 from mla_cost.engine import Machine, Tensor, Timeline
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
-from mla_cost.layers import EXPERT_PARALLEL, LAYERS, TENSOR_PARALLEL
+from mla_cost.layers import EXPERT_PARALLEL, EXPERT_TENSOR_PARALLEL, FROM_SEVERAL_RANKS, LAYERS, TENSOR_PARALLEL
 from mla_cost.polynomial import Polynomial, total
 from mla_cost.profiles import PROFILES
 from mla_cost.program import Block, Drop, Exchange, Form, If, Op, Pair, Parameter, Piece, Result, Return, parse
@@ -78,6 +78,20 @@ def saved(key: Key) -> Polynomial:
     return total(allocation.size for allocation in run.allocations if allocation.saved)
 
 
+def _moves(key: Key) -> dict[str, str]:
+    """What crosses ranks at the points of a program."""
+    facts = key.facts
+    found: dict[str, str] = dict(SCHEMES[key.scheme].moves) if facts.exchanged else {}
+    for holds, moves in (
+        (facts.rows_divided, TENSOR_PARALLEL),
+        (facts.experts_divided, EXPERT_PARALLEL),
+        (facts.experts_split, EXPERT_TENSOR_PARALLEL),
+        (facts.experts_divided or facts.experts_split, FROM_SEVERAL_RANKS),
+    ):
+        found.update(moves if holds else {})
+    return found
+
+
 class _Run:
     """One execution of a program on the abstract machine."""
 
@@ -86,11 +100,7 @@ class _Run:
         self.layer = LAYERS[key.layer]
         replaced = PROFILES[key.profile].pieces(key.layer)
         self.pieces: Mapping[str, Piece] = {**form_of(key.form).pieces, **parse(self.layer.text), **replaced}
-        self.moves: dict[str, str] = dict(SCHEMES[key.scheme].moves) if key.facts.exchanged else {}
-        if key.facts.rows_divided:
-            self.moves.update(TENSOR_PARALLEL)
-        if key.facts.experts_divided:
-            self.moves.update(EXPERT_PARALLEL)
+        self.moves = _moves(key)
         self.settings = key.settings()
         self.checkpointed = remat.pieces(key.remat) if self.layer.recomputed else frozenset()
         self.discarded = remat.discarded(key.remat) if self.layer.recomputed else frozenset()

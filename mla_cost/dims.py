@@ -31,11 +31,12 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "V": ("vocabulary rows on one rank", "vocab_size / tp, padded"),
     "E": ("ranks that share the experts", "ep"),
     "e": ("experts", "num_routed_experts"),
+    "T": ("ranks that share each expert", "etp"),
     "c": ("experts of one rank, e/E", "num_routed_experts / ep"),
     "K": ("experts per token", "num_experts_per_token"),
-    "R": ("rows that the experts of one rank receive", "routed, with its imbalance"),
+    "R": ("rows that reach one rank over ep", "routed, with their imbalance"),
     "w": ("rows that go to each expert rank", "rows * num_experts_per_token / ep, rounded up"),
-    "g": ("width of an expert", "moe_intermediate_size"),
+    "g": ("width of an expert on one rank", "moe_intermediate_size / etp"),
     "m": ("width of the shared experts on one tp rank, 0 without any", "num_shared_experts * width / tp"),
     "j": ("columns of a multi-token-prediction projection on one tp rank, h/t", "dims.hidden / tp"),
     "D": ("tokens that the experts of one rank receive, each once", "routed, by dispatcher deepep"),
@@ -99,6 +100,11 @@ class Facts:
     def experts_divided(self) -> bool:
         """Whether more than one rank shares the experts."""
         return "E" not in self.ones
+
+    @property
+    def experts_split(self) -> bool:
+        """Whether more than one rank shares each expert."""
+        return "T" not in self.ones
 
     def words(self) -> str:
         """The key in words, as formulas print it: 'sp > 1, more than one head per rank'."""
@@ -211,7 +217,7 @@ def facts_of(base: Mapping[str, int], heads_divided: bool) -> Facts:
     """The facts that hold for these base values."""
     ones = frozenset(name for name in (*_COUNTED, "l" if heads_divided else "n") if base.get(name) == 1)
     zeros = frozenset(name for name in ("d_q", "r", "m") if base.get(name, 0) == 0)
-    alone = {"E"} if base.get("E", 1) == 1 else set()
+    alone = {symbol for symbol in ("E", "T") if base.get(symbol, 1) == 1}
     return facts(ones | alone, zeros, heads_divided, base.get("t", 1) > 1)
 
 

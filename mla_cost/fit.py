@@ -29,15 +29,10 @@ def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it
     return _verdict(device, settings, it.point, peak=it.allocated_peak_bytes, what=what, groups=groups, options=options)
 
 
-def model_verdict(device: DeviceConfig, settings: PlanSettings, point: Point, peak: int) -> Verdict:
-    """The same for the worst stage of a whole model, with a communicator for every axis of more than one rank."""
-    groups = {
-        "tp": settings.tp,
-        "sp": settings.sp,
-        "pp": settings.pp,
-        "ep": settings.ep,
-        "dp x sp": settings.dp * settings.sp,
-    }
+def model_verdict(
+    device: DeviceConfig, settings: PlanSettings, point: Point, peak: int, groups: Mapping[str, int]
+) -> Verdict:
+    """The same for the worst stage of a whole model. groups: ranks of each communicator that it makes."""
     what = ("the worst stage", "fits")
     return _verdict(device, settings, point, peak=peak, what=what, groups=groups, options=None)
 

@@ -63,6 +63,12 @@ class Parallel(NamedTuple):
         """Ranks that hold the same experts: tp sp dp / (ep etp)."""
         return self.stage_ranks // (self.ep * self.etp)
 
+    def communicators(self, *, experts: bool) -> dict[str, int]:
+        """Ranks of each group that a rank exchanges with, by axis; experts: whether the model has any to share."""
+        groups = {"tp": self.tp, "sp": self.sp, "pp": self.pp, "dp x sp": self.dense_dp}
+        own = {"ep": self.ep, "etp": self.etp, "expert_dp": self.expert_dp} if experts else {}
+        return {**groups, **own}
+
     @property
     def chunks(self) -> int:
         """Chunks per stage: those of the layout string where one is given."""

@@ -192,7 +192,17 @@ class Profile(NamedTuple):
 
 
 Move = Literal[
-    "heads_out", "heads_in", "gather", "own_heads", "tp_gather", "tp_scatter", "to_experts", "from_experts", "reorder"
+    "heads_out",
+    "heads_in",
+    "gather",
+    "own_heads",
+    "tp_gather",
+    "tp_scatter",
+    "to_experts",
+    "from_experts",
+    "reorder",
+    "etp_gather",
+    "etp_scatter",
 ]
 
 

@@ -155,6 +155,7 @@ def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
         "f": (model.intermediate_size or 0) // tp,
         "V": padded_vocabulary(model.vocab_size or 0, tp, settings.vocab_multiple) // tp,
         "E": settings.ep,
+        "T": settings.etp,
         "e": experts,
         "c": experts // settings.ep,
         "K": model.num_experts_per_token or 0,

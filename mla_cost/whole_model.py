@@ -14,7 +14,7 @@ from mla_cost.parameters import refusal
 from mla_cost.pricing import flop_count, illegal
 from mla_cost.profiles import PROFILES
 from mla_cost.program import Profile
-from mla_cost.resolve import IMPLEMENTATION, Illegal
+from mla_cost.resolve import IMPLEMENTATION, Illegal, Point
 from mla_cost.results import (
     Breakdown,
     CollectiveCost,
@@ -26,6 +26,7 @@ from mla_cost.results import (
     Result,
     Stage,
     Traffic,
+    Verdict,
 )
 from mla_cost.settings import PlanSettings
 from mla_cost.stage import ChunkCost, Segment, Segments, StageActivations, activations
@@ -49,9 +50,14 @@ class Cost(NamedTuple):
     standing: tuple[Breakdown, ...] = ()
 
     @property
+    def beside_states(self) -> int:
+        """What stands for the whole run, and activations at their worst moment."""
+        return sum(part.bytes for part in self.standing) + self.active.bytes
+
+    @property
     def peak(self) -> int:
-        """States, what stands for the whole run, and activations at their worst moment."""
-        return self.states.total + sum(part.bytes for part in self.standing) + self.active.bytes
+        """States and what is beside them."""
+        return self.states.total + self.beside_states
 
 
 def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
@@ -80,9 +86,15 @@ def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: P
         communication=_communication(model, worst, chosen),
         flops=_flops(worst, chosen),
         compared_to_explicit=(),
-        verdict=fit.model_verdict(device, chosen, point, memory.allocated_peak_bytes or 0) if device else None,
+        verdict=verdict(model, device, chosen, point, memory.allocated_peak_bytes or 0) if device else None,
         notes=(*why, *PROFILES[settings.profile].notes, PARTS),
     )
+
+
+def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, point: Point, peak: int) -> Verdict:
+    """What a device says to the allocated peak of the worst stage. Bytes."""
+    groups = parallel_of(settings).communicators(experts=bool(model.num_routed_experts))
+    return fit.model_verdict(device, settings, point, peak, groups)
 
 
 def evaluated(
@@ -150,16 +162,8 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
         Illegal: the model's layers cannot be counted, the degrees do not divide it, or a program does not exist.
 
     """
-    uncounted = refusal(model)
-    if uncounted is not None:
-        raise Illegal(f"{uncounted}; --scope attention prices its MLA block")
+    require_legal(model, settings)
     parallel, keeping = parallel_of(settings), state_settings(settings)
-    wrong = problems(parallel, shape_of(model, keeping, seq_len=settings.seq_len, micro_batch=settings.micro_batch))
-    if wrong:
-        raise Illegal(wrong[0].text)
-    if model.num_routed_experts and settings.etp > 1:
-        raise Illegal("etp above 1 is not priced yet; use etp 1 with a larger ep")
-    _require_profile(settings)
     segments = Segments(model, form, settings, family)
     laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
     return [_cost(model, parallel, keeping, segments, at, chunks) for at, chunks in enumerate(laid_out)]
@@ -176,7 +180,25 @@ def _cost(
     costs = tuple(segments.chunk(chunk) for chunk in chunks)
     held = rank_parameters(model, parallel, chunks, keeping)
     active = activations(parallel, at, costs)
-    return Cost(at, chunks, costs, states(held, parallel, keeping), active, _standing(costs, segments.profile))
+    return Cost(at, chunks, costs, states(held, parallel, keeping), active, standing(costs, segments.profile))
+
+
+def require_legal(model: ModelConfig, settings: PlanSettings) -> None:
+    """What the model scope refuses before it prices anything.
+
+    Raises:
+        Illegal: layers that cannot be counted, degrees that do not divide, settings that exclude each other.
+
+    """
+    uncounted = refusal(model)
+    if uncounted is not None:
+        raise Illegal(f"{uncounted}; --scope attention prices its MLA block")
+    keeping = state_settings(settings)
+    shape = shape_of(model, keeping, seq_len=settings.seq_len, micro_batch=settings.micro_batch)
+    wrong = problems(parallel_of(settings), shape)
+    if wrong:
+        raise Illegal(wrong[0].text)
+    _require_profile(settings)
 
 
 def _require_profile(settings: PlanSettings) -> None:
@@ -197,11 +219,13 @@ def _require_profile(settings: PlanSettings) -> None:
         raise Illegal("main_weights remainders are the lower halves of fp32 beside bf16 weights; use dtype bf16")
     if settings.dispatcher == "deepep" and settings.ep == 1:
         raise Illegal("dispatcher deepep needs ep above 1; use dispatcher alltoall")
+    if settings.dispatcher == "deepep" and settings.etp > 1:
+        raise Illegal("dispatcher deepep with etp above 1 is not priced; use etp 1 or dispatcher alltoall")
     if settings.shared_overlap == "on" and "shared_experts" in settings.remat.split("+"):
         raise Illegal("shared experts cannot both overlap and be recomputed; use shared_overlap off")
 
 
-def _standing(costs: Sequence[ChunkCost], profile: Profile) -> tuple[Breakdown, ...]:
+def standing(costs: Sequence[ChunkCost], profile: Profile) -> tuple[Breakdown, ...]:
     """What stands for the whole run: tensors once per name and shape (counted), and allowances (budgeted)."""
     sizes: dict[tuple[str, int, int], int] = {}
     experts = False

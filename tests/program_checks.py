@@ -42,12 +42,13 @@ def experts(spec: Spec) -> dict[str, int]:
     rows = spec.seq_len // spec.sp // spec.tp * spec.micro_batch * spec.experts_per_token
     return {
         "E": spec.ep,
+        "T": spec.etp,
         "e": spec.experts,
         "c": spec.experts // spec.ep,
         "K": spec.experts_per_token,
         "R": rows,
         "w": -(-rows // spec.ep),
-        "g": spec.expert_ffn,
+        "g": spec.expert_ffn // spec.etp,
         "m": spec.shared_ffn // spec.tp,
     }
 

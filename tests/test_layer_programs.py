@@ -47,6 +47,17 @@ def test_an_expert_layer(degrees: dict[str, Any], ep: int, shared_ffn: int) -> N
     check(replace(TINY, layer="moe", ep=ep, **widths, **degrees))
 
 
+@pytest.mark.parametrize("etp", [2, 4])
+@pytest.mark.parametrize("ep", [1, 2])
+@pytest.mark.parametrize("degrees", DEGREES, ids=str)
+def test_an_expert_layer_whose_experts_are_divided(degrees: dict[str, Any], ep: int, etp: int) -> None:
+    ranks = degrees["sp"] * degrees["tp"]
+    if max(ranks, ep * etp) % min(ranks, ep * etp):
+        pytest.skip("the executor lays expert ranks over whole groups")
+    widths: dict[str, Any] = {"experts": 8, "experts_per_token": 2, "expert_ffn": 16, "shared_ffn": 32}
+    check(replace(TINY, layer="moe", ep=ep, etp=etp, **widths, **degrees))
+
+
 @pytest.mark.parametrize(
     ("tp", "ep", "saved", "peak"),
     [

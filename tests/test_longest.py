@@ -121,6 +121,8 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "model": {**LITE, "ep": 8, "sp": 8},
     "model tp": {**LITE, "ep": 8, "sp": 2, "tp": 4, "micro_batches": 4, "zigzag": True},
     "past exact numbers": {"scope": "model", "device": ["h200-141gb", "mi300x"], "pp": 61, "ep": 8, "dp": 32},
+    "an implementation": {**LITE, "profile": "megatron", "form": "explicit", "ep": 8, "tp": 2, "dp": 4},
+    "divided experts": {**LITE, "ep": 4, "etp": 2, "tp": 2, "dp": 4},
     "pipeline": {
         "scope": "model",
         "device": ["910b-64gb", "a100-80gb", "h100-80gb"],

@@ -92,16 +92,16 @@ def _least_dp(needs: ModelNeeds, degrees: _Degrees, most: int) -> int | None:
 
 
 def _active(needs: ModelNeeds, settings: PlanSettings) -> list[tuple[RankParameters, int]]:
-    """What stages hold, each with the most that activations take beside it; dp changes neither. Bytes."""
+    """What stages hold, each with the most that stands beside its states; dp changes neither. Bytes."""
     found: dict[tuple[int, ...], tuple[RankParameters, int]] = {}
     for cost, held in zip(needs.costs(settings), needs.held(settings), strict=True):
         key = (held.dense, held.expert, held.buffers)
         most = found[key][1] if key in found else 0
-        found[key] = (held, max(most, cost.active.bytes))
+        found[key] = (held, max(most, cost.beside_states))
     return list(found.values())
 
 
 def _fits(needs: ModelNeeds, settings: PlanSettings, active: Sequence[tuple[RankParameters, int]]) -> bool:
-    """Whether every stage has room. active: elements held, and bytes of activations beside them."""
+    """Whether every stage has room. active: elements held, and bytes beside their states."""
     need = max(needs.states(settings, held).total + most for held, most in active)
     return need <= needs.room(settings)

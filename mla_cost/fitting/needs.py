@@ -6,17 +6,18 @@ from collections.abc import Hashable
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-from mla_cost import fit
+from mla_cost import fit, whole_model
 from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.evaluate import FenceError
 from mla_cost.figures import figures
-from mla_cost.parallel import Chunk, Parallel, problems, stages
-from mla_cost.parameters import LayerKind, layer_kinds, refusal
+from mla_cost.parallel import Chunk, Parallel, stages
+from mla_cost.parameters import LayerKind, layer_kinds
+from mla_cost.profiles import PROFILES
 from mla_cost.resolve import Illegal, Point, resolve
 from mla_cost.results import Verdict
 from mla_cost.settings import PlanSettings
 from mla_cost.stage import ChunkCost, Segments, activations
-from mla_cost.states import RankParameters, States, rank_parameters, shape_of, states
+from mla_cost.states import RankParameters, States, rank_parameters, states
 from mla_cost.whole_model import Cost, parallel_of, state_settings
 
 
@@ -100,11 +101,15 @@ class ModelNeeds:
 
     def verdict(self, settings: PlanSettings) -> Verdict:
         """As `Needs`."""
-        return fit.model_verdict(self.question.device, settings, self._point, self.peak(settings))
+        return self._verdict(settings, self.peak(settings))
 
     def room(self, settings: PlanSettings) -> int:
         """What the device leaves for an allocated peak. Bytes."""
-        return room(fit.model_verdict(self.question.device, settings, self._point, 0), 0)
+        return room(self._verdict(settings, 0), 0)
+
+    def _verdict(self, settings: PlanSettings, peak: int) -> Verdict:
+        model, device = self.question[:2]
+        return whole_model.verdict(model, device, settings, self._point, peak)
 
     @cached_property
     def _point(self) -> Point:
@@ -114,14 +119,13 @@ class ModelNeeds:
 
     def held(self, settings: PlanSettings) -> list[RankParameters]:
         """What a rank of each stage has of the model. Raises Illegal as `peak`, but for what a form refuses."""
-        parallel = parallel_of(settings)
-        self._check(settings, parallel)
-        return [elements for _, elements in self._stages(settings, parallel)]
+        whole_model.require_legal(self.question.model, settings)
+        return [elements for _, elements in self._stages(settings, parallel_of(settings))]
 
     def costs(self, settings: PlanSettings) -> list[Cost]:
         """Every stage of the pipeline. Raises as `peak`."""
+        whole_model.require_legal(self.question.model, settings)
         parallel = parallel_of(settings)
-        self._check(settings, parallel)
         return [
             self._cost(settings, parallel, at, chunks, held)
             for at, (chunks, held) in enumerate(self._stages(settings, parallel))
@@ -132,7 +136,8 @@ class ModelNeeds:
     ) -> Cost:
         costs = tuple(self._chunk(settings, chunk) for chunk in chunks)
         schedule = parallel._replace(tp=1, sp=1, ep=1, etp=1, dp=1)  # so that layouts share what is worked out for one
-        return Cost(at, chunks, costs, self.states(settings, held), activations(schedule, at, costs))
+        active, standing = activations(schedule, at, costs), whole_model.standing(costs, PROFILES[settings.profile])
+        return Cost(at, chunks, costs, self.states(settings, held), active, standing)
 
     def states(self, settings: PlanSettings, held: RankParameters) -> States:
         """What a rank keeps between steps, looked up by all that decides it."""
@@ -142,19 +147,6 @@ class ModelNeeds:
             shared[key] = states(held, parallel, state_settings(settings))
         found: States = shared[key]
         return found
-
-    def _check(self, settings: PlanSettings, parallel: Parallel) -> None:
-        """What the model scope refuses before it prices."""
-        model = self.question.model
-        uncounted = refusal(model)
-        if uncounted is not None:
-            raise Illegal(f"{uncounted}; --scope attention prices its MLA block")
-        shape = shape_of(model, state_settings(settings), seq_len=settings.seq_len, micro_batch=settings.micro_batch)
-        wrong = problems(parallel, shape)
-        if wrong:
-            raise Illegal(wrong[0].text)
-        if model.num_routed_experts and settings.etp > 1:
-            raise Illegal("etp above 1 is not priced yet; use etp 1 with a larger ep")
 
     def _chunk(self, settings: PlanSettings, chunk: Chunk) -> ChunkCost:
         """A chunk of layers; chunks of the same kinds of layers cost the same."""

@@ -11,5 +11,9 @@ LAYERS: dict[str, Layer] = {
 }
 # what tensor parallelism moves at the points of these texts (`megatron_sp`): into a region and out of it
 TENSOR_PARALLEL = {"region": "tp_gather", "region_end": "tp_scatter"}
-# what expert parallelism moves: rows to the ranks of their experts and back, each time put into another order
-EXPERT_PARALLEL = {"dispatch": "to_experts", "combine": "from_experts", "by_expert": "reorder", "by_source": "reorder"}
+# what expert parallelism moves: rows to the ranks of their experts and back
+EXPERT_PARALLEL = {"dispatch": "to_experts", "combine": "from_experts"}
+# where each expert is divided: the rows of all its ranks on each of them, and their sums back
+EXPERT_TENSOR_PARALLEL = {"expert_region": "etp_gather", "expert_region_end": "etp_scatter"}
+# rows of several ranks are put into another order, there and back
+FROM_SEVERAL_RANKS = {"by_expert": "reorder", "by_source": "reorder"}

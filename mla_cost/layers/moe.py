@@ -29,6 +29,7 @@ experts(hidden):
     weights, chosen = router logits
     rows = permute_rows hidden, chosen
     exchange dispatch rows
+    exchange expert_region rows
     exchange by_expert rows
     gate_up = grouped_linear rows, W_fc1[c g+g h]
     gate[g], up[g] = split gate_up
@@ -38,6 +39,7 @@ experts(hidden):
     out = grouped_linear product, W_fc2[c h g]
     drop product
     exchange by_source out
+    exchange expert_region_end out
     exchange combine out
     mixed = unpermute_rows out, weights, chosen
     return mixed

@@ -113,6 +113,8 @@ experts(hidden):
         rows, row_weights, row_map = rows_of hidden, weights
         rows = rows_to_experts rows
         row_weights = rows_to_experts row_weights
+        exchange expert_region rows
+        exchange expert_region row_weights
         rows, row_weights = sort_rows rows, row_weights
     gate_up = grouped_rows rows, W_fc1[c g+g h]
     product = activation gate_up, row_weights
@@ -124,6 +126,7 @@ experts(hidden):
         mixed = deepep_combine summed
         return mixed
     out = sort_rows out
+    exchange expert_region_end out
     out = rows_from_experts out
     mixed = tokens_of out, row_map
     return mixed

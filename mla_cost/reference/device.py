@@ -125,7 +125,7 @@ def _real_groups(spec: Spec, device: torch.device) -> Iterator[Groups]:
         return
     dist.init_process_group(BACKENDS[device.type])
     try:
-        yield make_groups(spec.sp, spec.tp, spec.ep)
+        yield make_groups(spec.sp, spec.tp, spec.ep, spec.etp)
     finally:
         dist.destroy_process_group()
 
@@ -192,8 +192,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if spec.by_construction and device.type != "cpu":
         instead = "there is none for layer moe" if spec.layer == "moe" else "ask for --fused-attention sdpa"
         parser.error(f"a stand-in's memory is not a fused kernel's: {instead}")
-    fake = options.fake_group
-    with fake_groups(spec.sp, spec.tp, spec.ep) if fake else _real_groups(spec, device) as groups:
+    fake, degrees = options.fake_group, (spec.sp, spec.tp, spec.ep, spec.etp)
+    with fake_groups(*degrees) if fake else _real_groups(spec, device) as groups:
         steps = measure(spec, groups, device, options.steps)
     if int(os.environ.get("RANK", "0")) == 0:
         _write(json.dumps(describe(spec, steps, device, fake=options.fake_group)), options.output)

@@ -6,12 +6,14 @@ tensors only its stated results exist. What an op allocates and keeps is stated 
 hold `by construction`.
 
 u positions, b micro-batch, h hidden, e experts in all, E ranks that share them (ep), c = e / E on this rank, K experts
-per token, g width of an expert, R rows that this rank's experts receive. How many rows go where are ints of the host:
-counted from the choice on real tensors, as even as can be where nothing is exchanged (fake tensors, fake groups).
+per token, T ranks that share each expert (etp), g width of an expert on one of them, R rows that reach this rank over
+ep. How many rows go where are ints of the host: counted from the choice on real tensors, as even as can be where
+nothing is exchanged (fake tensors, fake groups).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
-from mla_cost.reference.exchange import Group
+from mla_cost.reference.exchange import Group, all_gather, reduce_scatter
 from mla_cost.reference.forms import Linear
 from mla_cost.reference.opaque import opaque_op
 from mla_cost.reference.spec import DTYPES, Spec
@@ -35,12 +37,21 @@ Counts = list[int]
 class Routing:
     """Rows that one rank sends to each of the e experts, and receives from each rank for each of its own c.
 
-    received  E x c counts, those from one rank together.
+    received  E x c counts, those from one rank together, of each of the T ranks that share an expert in turn.
+    ranks     the E ranks that share the experts.
+    own       which of the T ranks this one is.
     """
 
     sent: Counts
     received: Counts
     ranks: int
+    split: int = 1
+    own: int = 0
+
+    @property
+    def sources(self) -> int:
+        """The ranks whose rows are here: E x T."""
+        return self.ranks * self.split
 
     @property
     def sent_to(self) -> Counts:
@@ -50,12 +61,18 @@ class Routing:
     @property
     def received_from(self) -> Counts:
         """Rows of each of the E ranks."""
-        return _sums(self.received, self.ranks)
+        every = _sums(self.received, self.sources)
+        return every[self.own * self.ranks : (self.own + 1) * self.ranks]
+
+    @property
+    def gathered_from(self) -> Counts:
+        """Rows of each of the T ranks that share an expert."""
+        return _sums(self.received, self.split)
 
     @property
     def per_expert(self) -> Counts:
         """Rows of each of the c experts."""
-        own = len(self.received) // self.ranks
+        own = len(self.received) // self.sources
         return [sum(self.received[expert::own]) for expert in range(own)]
 
 
@@ -68,34 +85,45 @@ def _even(total: int, parts: int) -> Counts:
     return [total // parts + (part < total % parts) for part in range(parts)]
 
 
-def _even_rows(chosen: Tensor, experts: int, group: str) -> tuple[Counts, Counts]:
-    return _even(chosen.numel(), experts), _even(chosen.numel(), experts)
+def _even_rows(chosen: Tensor, experts: int, ep: str, etp: str) -> tuple[Counts, Counts]:
+    split = _group(etp).size() if etp else 1
+    return _even(chosen.numel(), experts), _even(chosen.numel(), experts) * split
 
 
-@opaque_op("routed_rows(Tensor chosen, int experts, str group) -> (int[], int[])", _even_rows)
-def routed_rows(chosen: Tensor, experts: int, group: str) -> tuple[Counts, Counts]:
+@opaque_op("routed_rows(Tensor chosen, int experts, str ep, str etp) -> (int[], int[])", _even_rows)
+def routed_rows(chosen: Tensor, experts: int, ep: str, etp: str) -> tuple[Counts, Counts]:
     """Choice `[u b K]` -> rows sent to each expert, and rows received: ints, so no allocation and no payload.
 
     The ranks tell each other their counts inside this op, where the recorder does not look: the page has no such
     exchange, and a trainer that drops tokens or pads has none.
     """
-    if group and dist.get_backend(_group(group)) == "fake":
-        return _even_rows(chosen, experts, group)
+    if (ep or etp) and dist.get_backend(_group(ep or etp)) == "fake":
+        return _even_rows(chosen, experts, ep, etp)
     sent = torch.bincount(chosen.flatten(), minlength=experts)
-    received = torch.empty_like(sent)
-    if group:
-        dist.all_to_all_single(received, sent, group=_group(group))
-    return sent.tolist(), (received if group else sent).tolist()
+    received = sent
+    if ep:
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, group=_group(ep))
+    if etp:
+        received = _of_all(received, _group(etp))
+    return sent.tolist(), received.tolist()
+
+
+def _of_all(counts: Tensor, group: Group) -> Tensor:
+    found = counts.new_empty(group.size() * counts.numel())
+    all_gather(found, counts, group=group)
+    return found
 
 
 def _group(name: str) -> Group:
     return dist.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined,arg-type]
 
 
-def route(chosen: Tensor, experts: int, group: Group | None) -> Routing:
-    """How many rows of the choice `[u b K]` go where, over the ep group; None where one rank has all experts."""
-    sent, received = routed_rows(chosen, experts, group.group_name if group else "")
-    return Routing(sent, received, group.size() if group else 1)
+def route(chosen: Tensor, experts: int, ep: Group | None, etp: Group | None = None) -> Routing:
+    """How many rows of the choice `[u b K]` go where, over the ep and etp groups; None where an axis has one rank."""
+    sent, received = routed_rows(chosen, experts, *(group.group_name if group else "" for group in (ep, etp)))
+    ranks, split = (group.size() if group else 1 for group in (ep, etp))
+    return Routing(sent, received, ranks, split, etp.rank() if etp else 0)
 
 
 # The router.
@@ -280,12 +308,12 @@ class _Reorder(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, op: Any, inverse: Any, routing: Routing) -> Tensor:
         ctx.inverse, ctx.routing = inverse, routing
-        out: Tensor = op(rows, routing.received, routing.ranks)
+        out: Tensor = op(rows, routing.received, routing.sources)
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.inverse(gradients[0], ctx.routing.received, ctx.routing.ranks), None, None, None
+        return ctx.inverse(gradients[0], ctx.routing.received, ctx.routing.sources), None, None, None
 
 
 def by_expert(rows: Tensor, routing: Routing) -> Tensor:
@@ -326,7 +354,7 @@ def _all_to_all(rows: Tensor, sent: Counts, received: Counts, shape: tuple[int, 
 
 def to_experts(rows: Tensor, routing: Routing, group: Group) -> Tensor:
     """Rows in the order of the experts `[u b K h]` -> those of this rank's experts `[R h]`, rank by rank."""
-    shape = (sum(routing.received), rows.size(-1))
+    shape = (sum(routing.received_from), rows.size(-1))
     out: Tensor = _Exchange.apply(rows, routing.sent_to, routing.received_from, shape, group)
     return out
 
@@ -334,6 +362,72 @@ def to_experts(rows: Tensor, routing: Routing, group: Group) -> Tensor:
 def from_experts(rows: Tensor, routing: Routing, shape: tuple[int, ...], group: Group) -> Tensor:
     """Rows of this rank's experts `[R h]`, rank by rank -> back where they came from, of shape `[u b K h]`."""
     out: Tensor = _Exchange.apply(rows, routing.received_from, routing.sent_to, shape, group)
+    return out
+
+
+# Exchanges over etp.
+
+
+class _GatherRows(torch.autograd.Function):
+    """All-gather of each rank's rows; backward reduces and scatters."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, counts: Counts, group: Group) -> Tensor:
+        ctx.counts, ctx.group, ctx.shape = counts, group, rows.shape
+        return _rows_gathered(rows, counts, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return _rows_scattered(gradients[0], ctx.counts, ctx.group).view(ctx.shape), None, None
+
+
+class _ScatterRows(torch.autograd.Function):
+    """Reduce-scatter of all ranks' rows; backward gathers."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, counts: Counts, shape: tuple[int, ...], group: Group) -> Tensor:
+        ctx.counts, ctx.group = counts, group
+        return _rows_scattered(rows, counts, group).view(shape)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        return _rows_gathered(gradients[0], ctx.counts, ctx.group), None, None, None
+
+
+def _rows_gathered(rows: Tensor, counts: Counts, group: Group) -> Tensor:
+    """Rows of this rank, one after the other, -> `[all h]`. Uneven ones travel padded: gloo takes equal parts only."""
+    send = rows.contiguous().flatten(0, -2)
+    most = max(counts)
+    if counts == [most] * len(counts):
+        out = send.new_empty(sum(counts), send.size(-1))
+        all_gather(out, send, group=group)
+        return out
+    padded = send.new_empty(len(counts) * most, send.size(-1))
+    all_gather(padded, nn.functional.pad(send, (0, 0, 0, most - send.size(0))), group=group)
+    return torch.cat([part[:count] for part, count in zip(padded.split(most), counts, strict=True)])
+
+
+def _rows_scattered(rows: Tensor, counts: Counts, group: Group) -> Tensor:
+    """The sum over ranks of `[all h]`, this rank's rows."""
+    rows, most = rows.contiguous().flatten(0, -2), max(counts)
+    own = counts[group.rank()]
+    if counts != [most] * len(counts):
+        parts = (nn.functional.pad(part, (0, 0, 0, most - part.size(0))) for part in rows.split(counts))
+        rows = torch.cat(list(parts))
+    out = rows.new_empty(most, rows.size(-1))
+    reduce_scatter(out, rows, group=group)
+    return out[:own]
+
+
+def gather_rows(rows: Tensor, routing: Routing, group: Group) -> Tensor:
+    """Rows of this rank -> those of all ranks that share its experts, rank by rank."""
+    out: Tensor = _GatherRows.apply(rows, routing.gathered_from, group)
+    return out
+
+
+def scatter_rows(rows: Tensor, routing: Routing, shape: tuple[int, ...], group: Group) -> Tensor:
+    """Partial sums of all those rows -> whole ones of this rank's, in its shape before they were gathered."""
+    out: Tensor = _ScatterRows.apply(rows, routing.gathered_from, shape, group)
     return out
 
 
@@ -401,30 +495,38 @@ def _grouped_backward_flops(gradient: Any, rows: Any, weight: Any, counts: Count
 
 
 class Experts(nn.Module):
-    """The routed experts: e of them shared by the ep group, each a SwiGLU of width g."""
+    """The routed experts: e of them shared by the ep group, each a SwiGLU whose width the etp group shares."""
 
-    def __init__(self, spec: Spec, ep: Group | None = None) -> None:
+    def __init__(self, spec: Spec, ep: Group | None = None, etp: Group | None = None) -> None:
         super().__init__()
         dtype, hidden, own = DTYPES[spec.dtype], spec.dims.hidden, spec.experts // spec.ep
-        self.ep, self.experts, self.width, self.per_token = ep, spec.experts, spec.expert_ffn, spec.experts_per_token
+        self.ep, self.etp, self.width = ep, etp, spec.expert_ffn // spec.etp
+        self.experts, self.per_token = spec.experts, spec.experts_per_token
         self.router = Linear(hidden, spec.experts, bias=False, dtype=dtype)
-        self.fc1 = nn.Parameter(torch.empty(own, 2 * spec.expert_ffn, hidden, dtype=dtype))
-        self.fc2 = nn.Parameter(torch.empty(own, hidden, spec.expert_ffn, dtype=dtype))
+        self.fc1 = nn.Parameter(torch.empty(own, 2 * self.width, hidden, dtype=dtype))
+        self.fc2 = nn.Parameter(torch.empty(own, hidden, self.width, dtype=dtype))
 
     def forward(self, h: Tensor) -> Tensor:
         """`[u b h]` -> `[u b h]`."""
         logits = self.router(h)
         weights, chosen = router(logits, self.per_token)
-        routing = route(chosen, self.experts, self.ep)
+        routing = route(chosen, self.experts, self.ep, self.etp)
         rows = permute(h, chosen)
         if self.ep:
             rows = to_experts(rows, routing, self.ep)
+        reached = rows.shape
+        if self.etp:
+            rows = gather_rows(rows, routing, self.etp)
+        if self.ep or self.etp:
             rows = by_expert(rows, routing)
         gate_up = grouped_linear(rows, self.fc1, routing.per_expert)
         gate, up = gate_up.split([self.width, self.width], -1)
         out = grouped_linear(nn.functional.silu(gate) * up, self.fc2, routing.per_expert)
-        if self.ep:
+        if self.ep or self.etp:
             out = by_source(out, routing)
+        if self.etp:
+            out = scatter_rows(out, routing, reached, self.etp)
+        if self.ep:
             out = from_experts(out, routing, (*chosen.shape, h.size(-1)), self.ep)
         return unpermute(out, weights, chosen)
 
@@ -432,3 +534,17 @@ class Experts(nn.Module):
 def is_expert(name: str) -> bool:
     """Whether the parameter of that name is divided over ep: the stacked weights, not the router's."""
     return name.split(".")[-2] == "experts"
+
+
+def divided_over_etp(name: str, whole: Tensor, parts: int, own: int) -> Tensor:
+    """One etp rank's part of an expert parameter `[c ..]`: gate and up alike, and the second product's inputs."""
+    if name.endswith("fc1"):
+        return whole.unflatten(1, (2, -1)).chunk(parts, 2)[own].flatten(1, 2)
+    return whole.chunk(parts, 2)[own]
+
+
+def joined_over_etp(name: str, parts: Sequence[Tensor]) -> Tensor:
+    """The inverse of `divided_over_etp`."""
+    if name.endswith("fc1"):
+        return torch.cat([part.unflatten(1, (2, -1)) for part in parts], 2).flatten(1, 2)
+    return torch.cat(list(parts), 2)

@@ -19,15 +19,15 @@ from mla_cost.reference.tp import Groups, make_groups
 
 
 @contextmanager
-def fake_groups(sp: int, tp: int = 1, ep: int = 1) -> Iterator[Groups]:
+def fake_groups(sp: int, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[Groups]:
     """Rank 0 of groups that exchange nothing; None for an axis of size 1, where no exchange is called."""
-    ranks = max(sp * tp, ep)
+    ranks = max(sp * tp, ep * etp)
     if ranks == 1:
         yield Groups()
         return
     dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     try:
-        yield make_groups(sp, tp, ep)
+        yield make_groups(sp, tp, ep, etp)
     finally:
         dist.destroy_process_group()
 
@@ -41,14 +41,15 @@ def fake_group(size: int) -> Iterator[dist.ProcessGroup | None]:
 
 def run_fake(spec: Spec) -> Recording:
     """Record the layers of the spec on one rank, forward and backward, without any of their memory."""
-    with fake_groups(spec.sp, spec.tp, spec.ep) as groups, FakeTensorMode():
+    with fake_groups(spec.sp, spec.tp, spec.ep, spec.etp) as groups, FakeTensorMode():
         recording = record(make_layer(spec, groups), make_inputs(spec))
     return replace(recording, by_construction=spec.by_construction)
 
 
 def count_flops(spec: Spec) -> dict[Phase, dict[str, int]]:
     """Flops per op as torch's FlopCounterMode counts them: matrix products only, stand-ins of fused attention 0."""
-    with fake_groups(spec.sp, spec.tp, spec.ep) as groups, FakeTensorMode(), FlopCounterMode(display=False) as counter:
+    degrees = (spec.sp, spec.tp, spec.ep, spec.etp)
+    with fake_groups(*degrees) as groups, FakeTensorMode(), FlopCounterMode(display=False) as counter:
         out = make_layer(spec, groups)(*make_inputs(spec))
         forward = _per_op(counter)
         out.backward(torch.empty_like(out))

@@ -86,13 +86,13 @@ class MoeLayer(nn.Module):
 
     def __init__(self, spec: Spec, groups: Groups = ONE_RANK) -> None:
         super().__init__()
-        groups.check(spec.sp, spec.tp, spec.ep)
+        groups.check(spec.sp, spec.tp, spec.ep, spec.etp)
         dims, dtype = spec.dims, DTYPES[spec.dtype]
         self.tp = groups.tp
         self.attention_norm = RMSNorm(dims.hidden, spec.norm, dtype)
         self.attention = make_block(attention_of(spec), groups.sp)
         self.mlp_norm = RMSNorm(dims.hidden, spec.norm, dtype)
-        self.experts = Experts(spec, groups.ep)
+        self.experts = Experts(spec, groups.ep, groups.etp)
         self.shared = Mlp(dims.hidden, spec.shared_ffn // spec.tp, dtype) if spec.shared_ffn else None
         if spec.recomputes("moe"):
             recomputed(self.experts)
@@ -189,7 +189,7 @@ def attention_of(spec: Spec) -> Spec:
     """Return the attention inside a dense or moe layer: one tp rank's heads, all s positions."""
     dims = replace(spec.dims, heads=spec.dims.heads // spec.tp)
     remat = "core_attn" if spec.recomputes("core_attn") else "none"
-    return replace(spec, layer="attention", tp=1, ep=1, layers=1, dims=dims, remat=remat)
+    return replace(spec, layer="attention", tp=1, ep=1, etp=1, layers=1, dims=dims, remat=remat)
 
 
 def make_layer(spec: Spec, groups: Groups = ONE_RANK) -> nn.Module:

@@ -33,7 +33,7 @@ COLLECTIVES = {
     "_reduce_scatter_base_": ("reduce_scatter", 1, 0),
     "allreduce_": ("all_reduce", 0, 0),
 }
-AXES = ("sp", "tp", "ep")
+AXES = ("sp", "tp", "ep", "etp")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Collective:
     phase: Phase | Literal["recompute"]
     shape: tuple[int, ...]
     dtype: str
-    axis: str = ""  # the group's description where it has one: "sp", "tp" or "ep"
+    axis: str = ""  # the group's description where it has one: "sp", "tp", "ep" or "etp"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Real ranks: processes on this machine that exchange over gloo, at small dims.
 
-One launch serves many specs. Each spec runs on its first ranks (sp x tp, or ep if more) with the same parameters,
+One launch serves many specs. Each spec runs on its first ranks (sp x tp, or ep x etp if more) with the same parameters,
 input, tokens and output gradient, whatever its form and degrees, so that any two runs can be compared tensor by tensor
 (`Spec.alone` is the single rank that has the sequences of all data-parallel ones).
 """
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import start_processes
 
-from mla_cost.reference.experts import is_expert
+from mla_cost.reference.experts import divided_over_etp, is_expert, joined_over_etp
 from mla_cost.reference.forms import initialise
 from mla_cost.reference.layer import Embedding, Head, make_layer
 from mla_cost.reference.measure import Collective, record
@@ -73,7 +73,7 @@ def _rank_main(rank: int, ranks: int, specs: Sequence[Spec], seed: int, folder: 
     store = dist.FileStore(f"{folder}/store", ranks)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", rank=rank, world_size=ranks, store=store, timeout=TIMEOUT)
     meshes = _make_meshes(specs)
-    runs = [_run(spec, meshes[spec.sp, spec.tp, spec.ep], seed) for spec in specs if rank < spec.ranks]
+    runs = [_run(spec, meshes[_degrees(spec)], seed) for spec in specs if rank < spec.ranks]
     if rank == 0:
         torch.save(runs, Path(folder) / "runs")
     dist.barrier()
@@ -88,9 +88,13 @@ class _Mesh:
     everyone: dist.ProcessGroup
 
 
-def _make_meshes(specs: Sequence[Spec]) -> dict[tuple[int, int, int], _Mesh]:
+def _degrees(spec: Spec) -> tuple[int, int, int, int]:
+    return spec.sp, spec.tp, spec.ep, spec.etp
+
+
+def _make_meshes(specs: Sequence[Spec]) -> dict[tuple[int, int, int, int], _Mesh]:
     """Every rank must take part in making every group, member or not."""
-    degrees = sorted({((spec.sp, spec.tp, spec.ep), spec.ranks) for spec in specs})
+    degrees = sorted({(_degrees(spec), spec.ranks) for spec in specs})
     return {each: _Mesh(make_groups(*each), dist.new_group(range(ranks))) for each, ranks in degrees}
 
 
@@ -139,7 +143,7 @@ def _make_layer(spec: Spec, groups: Groups, seed: int) -> nn.Module:
 
 def _own(name: str, whole: Tensor, spec: Spec, groups: Groups) -> Tensor:
     if is_expert(name):
-        return whole.chunk(spec.ep)[groups.ep_rank]
+        return divided_over_etp(name, whole.chunk(spec.ep)[groups.ep_rank], spec.etp, groups.etp_rank)
     return divide(name, whole, spec.tp, groups.tp_rank)
 
 
@@ -169,10 +173,13 @@ def _numbers(
 
 
 def _whole_gradient(name: str, gradient: Tensor, spec: Spec, mesh: _Mesh) -> Tensor:
-    """Sum over the ranks that hold a copy (sp and dp, or the ep groups), then put together over tp, or over ep."""
+    """Sum over the ranks that hold a copy (sp and dp, or the ep groups), then put together over tp, or ep and etp."""
     parts = _parts(gradient, mesh)
     if is_expert(name):
-        return torch.cat([torch.stack(parts[ep_rank :: spec.ep]).sum(0) for ep_rank in range(spec.ep)])
+        held = spec.ep * spec.etp
+        sums = [torch.stack(parts[own::held]).sum(0) for own in range(held)]
+        sets = (sums[first : first + spec.etp] for first in range(0, held, spec.etp))
+        return torch.cat([joined_over_etp(name, each) for each in sets])
     return assemble(name, [torch.stack(parts[tp_rank :: spec.tp]).sum(0) for tp_rank in range(spec.tp)])
 
 

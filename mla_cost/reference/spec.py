@@ -66,8 +66,9 @@ class Spec:
 
     `layer` "attention" is the block alone. The others are divided over `tp` as well (with `megatron_sp`); `ffn` and
     `vocab` (padded) are the sizes before that division. `layer` "moe" is "dense" with `experts` of width `expert_ffn`
-    in place of the MLP, divided over `ep` and not over tp, and shared experts of `shared_ffn` together (0: none) that
-    are divided over tp. An `ep` beyond sp x tp adds data-parallel ranks, each with its own `micro_batch` sequences.
+    in place of the MLP, divided over `ep` and each over `etp`, not over tp, and shared experts of `shared_ffn` together
+    (0: none) that are divided over tp. An `ep` x `etp` beyond sp x tp adds data-parallel ranks, each with its own
+    `micro_batch` sequences.
 
     `remat` names the parts that run again in backward, joined by "+"; "none" is nothing.
     """
@@ -93,6 +94,7 @@ class Spec:
     ffn: int = 18432
     vocab: int = 129280
     ep: int = 1
+    etp: int = 1
     experts: int = 256
     experts_per_token: int = 8
     expert_ffn: int = 2048
@@ -138,17 +140,23 @@ class Spec:
     def _check_experts(self) -> None:
         """Refuse experts that cannot be chosen or divided, and ep groups that would cut across sp x tp."""
         if self.layer != "moe":
-            if self.ep != 1:
-                raise ValueError(f"ep {self.ep} divides the experts of layer moe: {self.layer} has none")
+            for axis, ranks in (("ep", self.ep), ("etp", self.etp)):
+                if ranks != 1:
+                    raise ValueError(f"{axis} {ranks} divides the experts of layer moe: {self.layer} has none")
             return
-        if self.ep < 1:
-            raise ValueError(f"ep {self.ep} is not a number of ranks")
-        if self.experts % self.ep:
-            raise ValueError(f"ep {self.ep} does not divide experts {self.experts}")
+        for axis, ranks, name, size in (
+            ("ep", self.ep, "experts", self.experts),
+            ("etp", self.etp, "expert_ffn", self.expert_ffn),
+        ):
+            if ranks < 1:
+                raise ValueError(f"{axis} {ranks} is not a number of ranks")
+            if size % ranks:
+                raise ValueError(f"{axis} {ranks} does not divide {name} {size}")
         if not 1 <= self.experts_per_token <= self.experts:
             raise ValueError(f"experts_per_token {self.experts_per_token} is not between 1 and experts {self.experts}")
-        if self.ranks % self.ep or self.ranks % (self.sp * self.tp):
-            raise ValueError(f"neither of ep {self.ep} and sp {self.sp} x tp {self.tp} is a multiple of the other")
+        if self.ranks % (self.ep * self.etp) or self.ranks % (self.sp * self.tp):
+            sharing = f"ep {self.ep}" if self.etp == 1 else f"ep {self.ep} x etp {self.etp}"
+            raise ValueError(f"neither of {sharing} and sp {self.sp} x tp {self.tp} is a multiple of the other")
 
     def _check_attention(self) -> None:
         """Refuse a scheme or kernel that the form has no program for, and heads that sp does not divide."""
@@ -212,8 +220,8 @@ class Spec:
 
     @property
     def ranks(self) -> int:
-        """The ranks that one run of this cell takes: sp x tp, times data-parallel ones where ep asks for more."""
-        return max(self.sp * self.tp, self.ep)
+        """The ranks that one run of this cell takes: sp x tp, times data-parallel ones where ep x etp asks for more."""
+        return max(self.sp * self.tp, self.ep * self.etp)
 
     @property
     def dp(self) -> int:
@@ -223,7 +231,7 @@ class Spec:
     @property
     def alone(self) -> Spec:
         """The same cell on one rank, which has all sequences."""
-        return replace(self, sp=1, tp=1, ep=1, micro_batch=self.micro_batch * self.dp)
+        return replace(self, sp=1, tp=1, ep=1, etp=1, micro_batch=self.micro_batch * self.dp)
 
     def with_sp(self, sp: int) -> Spec:
         """Return the same cell at another degree."""

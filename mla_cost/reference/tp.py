@@ -2,7 +2,8 @@
 
 t ranks of tensor parallelism (tp) and P ranks that share a sequence (sp): rank = P's index x t + t's index, so that
 ranks in order hold the positions in order. Between the regions a rank holds u = s/t of its s positions. Ranks that
-share experts (ep) follow each other in that order; where ep is larger, it spans further sets of sp x tp ranks.
+share an expert (etp) follow each other in that order, and sets of them share the experts (ep); where these are more
+ranks than sp x tp, they span further sets of those.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ class Groups:
     sp: Group | None = None
     tp: Group | None = None
     ep: Group | None = None
+    etp: Group | None = None
 
-    def check(self, sp: int, tp: int, ep: int = 1) -> None:
+    def check(self, sp: int, tp: int, ep: int = 1, etp: int = 1) -> None:
         """Refuse groups of other sizes."""
-        for axis, group, size in (("sp", self.sp, sp), ("tp", self.tp, tp), ("ep", self.ep, ep)):
+        asked = (("sp", self.sp, sp), ("tp", self.tp, tp), ("ep", self.ep, ep), ("etp", self.etp, etp))
+        for axis, group, size in asked:
             if (group.size() if group else 1) != size:
                 raise ValueError(f"{axis} {size} needs a group of that size")
 
@@ -47,19 +50,26 @@ class Groups:
     def ep_rank(self) -> int:
         return self.ep.rank() if self.ep else 0
 
+    @property
+    def etp_rank(self) -> int:
+        return self.etp.rank() if self.etp else 0
 
-def make_groups(sp: int, tp: int = 1, ep: int = 1) -> Groups:
-    """Make the groups of the first sp x tp ranks (or ep, if more), tp fastest.
+
+def make_groups(sp: int, tp: int = 1, ep: int = 1, etp: int = 1) -> Groups:
+    """Make the groups of the first sp x tp ranks (or ep x etp, if more), tp and etp fastest.
 
     Every rank of the job must call this, in the same order. A group's description is its axis, which the recorder
     reads.
     """
-    model, ranks = sp * tp, max(sp * tp, ep)
+    model, experts = sp * tp, ep * etp
+    ranks = max(model, experts)
     sp_lines = [range(first + own, first + model, tp) for first in range(0, ranks, model) for own in range(tp)]
+    ep_lines = [range(at + own, at + experts, etp) for at in range(0, ranks, experts) for own in range(etp)]
     return Groups(
         sp=_own_group("sp", sp_lines) if sp > 1 else None,
         tp=_own_group("tp", [range(first, first + tp) for first in range(0, ranks, tp)]) if tp > 1 else None,
-        ep=_own_group("ep", [range(first, first + ep) for first in range(0, ranks, ep)]) if ep > 1 else None,
+        ep=_own_group("ep", ep_lines) if ep > 1 else None,
+        etp=_own_group("etp", [range(first, first + etp) for first in range(0, ranks, etp)]) if etp > 1 else None,
     )
 
 

@@ -28,17 +28,29 @@ def heads_in(machine: Machine, label: str, tensor: Tensor) -> Tensor:
 
 
 class Mesh(NamedTuple):
-    """One axis of ranks: its name, the symbol of its size, and the dim that it divides: `whole` into `part`."""
+    """One axis of ranks: its name, the symbol of its size, and the dim that it divides: `whole` into `part`.
+
+    Without a dim of its own what is gathered has the ranks as its first one.
+    """
 
     axis: str
     ranks: str
     part: str
     whole: str
 
+    def gathered(self, dims: tuple[str, ...]) -> tuple[str, ...]:
+        """The dims of what all ranks hold, from those of one rank's part."""
+        return tuple(self.whole if dim == self.part else dim for dim in dims) if self.part else (self.ranks, *dims)
+
+    def scattered(self, dims: tuple[str, ...]) -> tuple[str, ...]:
+        """The dims of one rank's part."""
+        return tuple(self.part if dim == self.whole else dim for dim in dims) if self.part else dims[1:]
+
 
 SEQUENCE = Mesh("sp", "P", "s", "S")
 TENSOR = Mesh("tp", "t", "u", "s")
 EXPERTS = Mesh("ep", "E", "", "")
+EXPERT_TENSOR = Mesh("etp", "T", "", "")
 
 
 def gather(machine: Machine, label: str, tensor: Tensor, mesh: Mesh = SEQUENCE) -> Tensor:
@@ -91,16 +103,14 @@ def _heads_in(machine: Machine, label: str, tensor: Tensor) -> Tensor:
 
 def _gather(mesh: Mesh, machine: Machine, label: str, tensor: Tensor) -> Tensor:
     send = _row_major(machine, f"{label} send buffer", tensor)
-    dims = tuple(mesh.whole if dim == mesh.part else dim for dim in tensor.dims)
-    gathered = machine.new(label, dims, tensor.dtype)
+    gathered = machine.new(label, mesh.gathered(tensor.dims), tensor.dtype)
     _record(machine, "all_gather", mesh, label, send, send.dims)
     return gathered
 
 
 def _reduce_scatter(mesh: Mesh, machine: Machine, label: str, tensor: Tensor) -> Tensor:
     send = _row_major(machine, f"{label} send buffer", tensor)
-    dims = tuple(mesh.part if dim == mesh.whole else dim for dim in tensor.dims)
-    scattered = machine.new(label, dims, tensor.dtype)
+    scattered = machine.new(label, mesh.scattered(tensor.dims), tensor.dtype)
     _record(machine, "reduce_scatter", mesh, label, send, scattered.dims)
     return scattered
 

@@ -17,6 +17,14 @@ def _tp_scatter(call: Call, given: Tensors) -> Tensors:
     return [exchange.scatter(call.machine, call.label, given[0], exchange.TENSOR)]
 
 
+def _etp_gather(call: Call, given: Tensors) -> Tensors:
+    return [exchange.gather(call.machine, call.label, given[0], exchange.EXPERT_TENSOR)]
+
+
+def _etp_scatter(call: Call, given: Tensors) -> Tensors:
+    return [exchange.scatter(call.machine, call.label, given[0], exchange.EXPERT_TENSOR)]
+
+
 def _add(call: Call, given: Tensors) -> Tensors:
     return [elementwise.add(call.machine, call.label, given[0], given[1])]
 
@@ -178,6 +186,8 @@ LAYER_RULES: dict[str, Rule] = {
     "grouped_linear": _grouped_linear,
     "tp_gather": _tp_gather,
     "tp_scatter": _tp_scatter,
+    "etp_gather": _etp_gather,
+    "etp_scatter": _etp_scatter,
     "add": _add,
     "silu": _silu,
     "times": _times,

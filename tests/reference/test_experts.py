@@ -60,6 +60,10 @@ SHARDED = [
         {"sp": 2, "ep": 2, "form": "laga"},
         {"sp": 2, "tp": 2, "ep": 2},  # two groups, each with all experts
         {"tp": 2, "ep": 4},
+        {"etp": 2},  # data-parallel ranks that share each expert
+        {"tp": 2, "etp": 2},
+        {"tp": 2, "ep": 2, "etp": 2},
+        {"sp": 2, "ep": 2, "etp": 2, "form": "laga"},
     )
 ]
 U, B, H, E, K = 4, 2, 6, 5, 3
@@ -67,7 +71,8 @@ Shape = tuple[int, ...]
 
 
 def rank_name(spec: Spec) -> str:
-    return f"{spec.form}-sp{spec.sp}-tp{spec.tp}-ep{spec.ep}-x{spec.layers}-shared{spec.shared_ffn}"
+    degrees = f"sp{spec.sp}-tp{spec.tp}-ep{spec.ep}-etp{spec.etp}"
+    return f"{spec.form}-{degrees}-x{spec.layers}-shared{spec.shared_ffn}"
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +98,8 @@ class TestRanks:
         assert [[_without_rows(call) for call in of_rank] for of_rank in called] == [expected] * spec.ranks
 
     def test_routing_is_not_balanced_and_no_row_is_lost(self, spec: Spec, runs: dict[Spec, RankRun]) -> None:
+        if spec.ep == 1:
+            pytest.skip("no row leaves its rank for another's expert")
         ways = [[c for c in of_rank if c.axis == "ep"] for of_rank in runs[spec].collectives]
         sent = {(out.payload_bytes, back.received_bytes) for out, back, *_ in ways}
         rows = spec.seq_len * spec.micro_batch // (spec.sp * spec.tp) * spec.experts_per_token
@@ -103,7 +110,7 @@ class TestRanks:
 
 
 def _without_rows(call: Any) -> tuple[object, ...]:
-    ours = () if call.axis == "ep" else (call.payload_bytes, call.received_bytes, call.shape)
+    ours = () if call.axis in ("ep", "etp") else (call.payload_bytes, call.received_bytes, call.shape)
     return (call.kind, call.phase, call.axis, call.group_size, call.dtype, *ours)
 
 
