@@ -196,7 +196,7 @@ def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
 
 
 _MODEL_ONLY = (
-    *("pp", "ep", "etp", "dp", "micro_batches", "virtual_stages", "pipeline_layout"),
+    *("pp", "ep", "etp", "dp", "micro_batches", "virtual_stages", "pipeline_layout", "down_projections"),
     *("main_weights", "dispatcher", "shared_overlap", "rope_fusion", "cross_entropy"),
 )
 

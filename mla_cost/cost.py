@@ -41,6 +41,7 @@ class Key(NamedTuple):
     shared_overlap: str = "off"
     rope_fusion: str = "on"
     cross_entropy: str = "native"
+    down_projections: str = "replicated"
 
     def settings(self) -> dict[str, str]:
         """What program texts can ask about."""
@@ -54,6 +55,7 @@ class Key(NamedTuple):
             "shared_overlap": self.shared_overlap,
             "rope_fusion": self.rope_fusion,
             "cross_entropy": self.cross_entropy,
+            "down_projections": self.down_projections,
         }
 
 

@@ -23,9 +23,11 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "l": ("heads on one rank where a scheme divides them, n/P", "dims.heads / tp / sp"),
     "h": ("hidden width", "dims.hidden"),
     "d_q": ("width of the query latent, 0 without one", "dims.q_lora_rank"),
+    "d_q_part": ("columns of the query latent on one tp rank, d_q/t", "dims.q_lora_rank / tp"),
     "d_c": ("width of the key-value latent", "dims.kv_lora_rank"),
     "k": ("width of a head's query and key without position", "dims.qk_nope_head_dim"),
     "r": ("width of a head's rotated query and key", "dims.qk_rope_head_dim"),
+    "kv_part": ("columns of latent and rope key on one tp rank, (d_c+r)/t", "(kv_lora_rank + qk_rope_head_dim) / tp"),
     "v": ("width of a head's value", "dims.v_head_dim"),
     "f": ("width of a dense MLP on one rank", "intermediate_size / tp"),
     "V": ("vocabulary rows on one rank", "vocab_size / tp, padded"),
@@ -210,7 +212,8 @@ def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int
     return base
 
 
-_COUNTED = ("P", "s", "t", "u", "b", "h", "d_q", "d_c", "k", "r", "v", "r_half", "f", "V", "e", "c", "K", "R", "g", "m")
+_WIDTHS = ("h", "d_q", "d_q_part", "d_c", "k", "r", "kv_part", "v", "r_half", "f", "V", "g", "m")
+_COUNTED = ("P", "s", "t", "u", "b", *_WIDTHS, "e", "c", "K", "R")
 
 
 def facts_of(base: Mapping[str, int], heads_divided: bool) -> Facts:

@@ -70,6 +70,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
         mask="none" if kernel.fused else settings.mask,
         norm=settings.norm,
         layer=layer,
+        down_projections=settings.down_projections if facts.rows_divided else "replicated",
         remat=_policy(settings.remat, profile),
     )
     key = _implemented(key, profile, settings)
@@ -153,6 +154,8 @@ def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
     return {
         "t": tp,
         "f": (model.intermediate_size or 0) // tp,
+        "d_q_part": (model.dims.q_lora_rank or 0) // tp,
+        "kv_part": (model.dims.kv_lora_rank + model.dims.qk_rope_head_dim) // tp,
         "V": padded_vocabulary(model.vocab_size or 0, tp, settings.vocab_multiple) // tp,
         "E": settings.ep,
         "T": settings.etp,

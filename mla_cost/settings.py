@@ -65,6 +65,7 @@ class PlanSettings(BaseModel):
     main_weights: Literal["fp32", "remainders"] = "fp32"
     vocab_multiple: Annotated[int, Field(ge=1, le=2**20)] = 128
     imbalance_percent: Annotated[int, Field(ge=100, le=1_000_000)] = 100
+    down_projections: Literal["replicated", "sharded"] = "replicated"
     layers: Annotated[int, Field(ge=1, le=100_000)] = 1
     dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
     v_layout: Literal["view", "contiguous"] = "view"

@@ -151,6 +151,7 @@ def state_settings(settings: PlanSettings) -> StateSettings:
         gradient_bytes=4 if settings.gradient_dtype == "fp32" else 2,
         moment_bytes=4 if settings.moment_dtype == "fp32" else 2,
         master_bytes=4 if settings.main_weights == "fp32" else 2,
+        sharded_down=settings.down_projections == "sharded",
         vocab_multiple=settings.vocab_multiple,
     )
 

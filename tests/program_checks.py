@@ -12,7 +12,8 @@ from mla_cost.schemes import SCHEMES
 
 def program(spec: Spec) -> tuple[Timeline, dict[str, int]]:
     """The model's timeline of a spec, and the values of its symbols."""
-    dims, (form, scheme) = spec.dims, spec.pair
+    dims = spec.dims
+    form, scheme = spec.pair
     values = {
         "S": spec.seq_len,
         "P": spec.sp,
@@ -25,6 +26,8 @@ def program(spec: Spec) -> tuple[Timeline, dict[str, int]]:
         "k": dims.nope,
         "r": dims.rope,
         "v": dims.value,
+        "d_q_part": (dims.q_lora_rank or 0) // spec.tp,
+        "kv_part": (dims.kv_lora_rank + dims.rope) // spec.tp,
         "f": spec.ffn // spec.tp,
         "V": spec.vocab // spec.tp,
         **experts(spec),
@@ -32,6 +35,8 @@ def program(spec: Spec) -> tuple[Timeline, dict[str, int]]:
     divided = SCHEMES[scheme].divides_heads
     base = base_values(values, divided)
     key = Key(form, scheme, spec.kernel, facts_of(base, divided), spec.dtype, layer=spec.layer, remat=spec.remat)
+    if spec.sharded_down and spec.tp > 1:
+        key = key._replace(down_projections="sharded")
     return timeline(key), base
 
 

@@ -31,6 +31,14 @@ def test_a_dense_layer(attention: dict[str, Any], degrees: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("degrees", DEGREES, ids=str)
+@pytest.mark.parametrize("attention", ATTENTION, ids=str)
+def test_a_layer_whose_down_projections_are_sharded(attention: dict[str, Any], degrees: dict[str, Any]) -> None:
+    check(replace(TINY, layer="dense", sharded_down=True, **attention, **degrees))
+    no_rope = replace(TINY.dims, rope=0, q_lora_rank=None)
+    check(replace(TINY, layer="dense", dims=no_rope, sharded_down=True, **attention, **degrees))
+
+
+@pytest.mark.parametrize("degrees", DEGREES, ids=str)
 @pytest.mark.parametrize("layer", ["embedding", "head"])
 def test_the_two_ends(layer: str, degrees: dict[str, Any]) -> None:
     check(replace(TINY, layer=layer, **degrees))

@@ -167,6 +167,49 @@ def test_a_dense_deepseek_layer_item_by_item():
     assert found.kept == LOCAL * (201_228 + 139_268) == 697_335_808
 
 
+def test_a_sharded_query_latent_pins_all_its_positions():
+    """The rows that a rank keeps of the gathered query latent are a view of it; those of the latent are a copy."""
+    replicated, sharded = (
+        dict(items(segment(proxy(), "dense", down_projections=how))) for how in ("replicated", "sharded")
+    )
+    assert (replicated.pop("q latent"), sharded.pop("q latent")) == (2 * 1536, 2 * 2 * 1536)
+    assert (replicated.pop("kv input copy"), sharded.pop("latent")) == (2 * 512, 2 * 512)
+    assert replicated == sharded
+
+
+def test_sharded_down_projections_gather_and_scatter_and_do_so_again_in_backward():
+    def tp(how: str) -> list[str]:
+        run = segment(proxy(), "dense", down_projections=how).at.account.timeline
+        called = (call for call in run.collectives if call.axis == "tp")
+        return [
+            f"{call.phase} {call.kind} {call.tensor}"
+            for call in called
+            if "hidden" in call.tensor or "atent" in call.tensor
+        ]
+
+    assert tp("replicated") == []
+    hidden = ["backward all_gather hidden", "backward reduce_scatter gradient of hidden"]
+    assert sorted(tp("sharded")) == sorted(
+        [
+            *("forward all_gather hidden", "forward all_gather q latent"),
+            *("forward all_gather hidden", "forward all_gather kv latent"),
+            *("backward all_gather gradient of latent", "backward all_gather gradient of q latent"),
+            *hidden,
+            *hidden,
+        ]
+    )
+
+
+def test_rows_and_their_weights_are_gathered_where_experts_are_divided():
+    """Two ranks share each expert: twice the rows, half the width; the rows that were sent are not kept."""
+    whole, divided = (dict(items(segment(proxy(), "moe", etp=etp, ep=16))[-7:]) for etp in (1, 2))
+    twice = {"rows", "row weights", "rows order", "out order"}
+    assert divided == {name: kept * (2 if name in twice else 1) for name, kept in whole.items()}
+    run = segment(proxy(), "moe", etp=2, ep=16).at.account.timeline
+    over_etp = [(call.kind, call.tensor) for call in run.collectives if (call.axis, call.phase) == ("etp", "forward")]
+    assert over_etp == [("all_gather", "rows"), ("all_gather", "row weights"), ("reduce_scatter", "out")]
+
+
 def test_an_expert_deepseek_layer_item_by_item():
     """DeepEP's map of rows is one item more than the table: 9 numbers per token received, by even routing."""
     found = segment(proxy(), "moe", **GOLDEN)

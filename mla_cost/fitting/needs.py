@@ -115,7 +115,7 @@ class ModelNeeds:
     def _point(self) -> Point:
         """A point of the smallest length: which kernel trains it is the same for all lengths and degrees."""
         question = self.question
-        return resolve(question.model, question.form, smallest(question.settings))
+        return resolve(question.model, question.form, smallest(question.settings), Segments.layer(self._kinds[-1]))
 
     def held(self, settings: PlanSettings) -> list[RankParameters]:
         """What a rank of each stage has of the model. Raises Illegal as `peak`, but for what a form refuses."""

@@ -3,7 +3,11 @@
 QUERY = """
 query(x):
     if d_q
-        q_latent = linear x, W_q_down[d_q h]
+        if down_projections == sharded
+            q_latent = linear x, W_q_down[d_q_part h]
+            q_latent[d_q] = join_columns q_latent
+        else
+            q_latent = linear x, W_q_down[d_q h]
         q_normed = norm q_latent, g_q[d_q]
         drop q_latent
         q_up = linear q_normed, W_q_up[n k+r d_q]
@@ -21,10 +25,18 @@ query(x):
 LATENT = """
 latent(x):
     if not r
-        kv_latent = linear x, W_kv_down[d_c h]
+        if down_projections == sharded
+            kv_latent = linear x, W_kv_down[kv_part h]
+            kv_latent[d_c] = join_columns kv_latent
+        else
+            kv_latent = linear x, W_kv_down[d_c h]
         latent = norm kv_latent, g_kv[d_c]
         return latent
-    kv_latent = linear x, W_kv_down[d_c+r h]
+    if down_projections == sharded
+        kv_latent = linear x, W_kv_down[kv_part h]
+        kv_latent[d_c+r] = join_columns kv_latent
+    else
+        kv_latent = linear x, W_kv_down[d_c+r h]
     c[d_c], k_rope[r] = split kv_latent
     latent = norm c, g_kv[d_c]
     k_rotated = rope k_rope

@@ -7,7 +7,8 @@ gathers what it needs and scatters what it makes, so no region stands around a b
 
 from mla_cost.program import Allowance, Profile
 
-# megatron/core/transformer/multi_latent_attention.py:755-763, 913-990; models/gpt/gpt_layer_specs.py:239-248, 295-320
+# megatron/core/transformer/multi_latent_attention.py:755-763, 913-990; models/gpt/gpt_layer_specs.py:239-248, 295-320;
+# down-projections that are ColumnParallelLinear are sharded: the same file, _qkv_down_projection and what follows it
 ATTENTION = """
 forward(x):
     q, key, value = projections x
@@ -22,15 +23,34 @@ forward(x):
 
 projections(x):
     if d_q
-        q_latent = whole_linear x, W_q_down[d_q h]
-    kv_latent = whole_linear x, W_kv_down[d_c+r h]
-    latent[d_c], k_rope[r] = split kv_latent
-    exchange region k_rope
+        q_latent = query_latent x
+    latent, k_rope = key_value_latent x
     if d_q
         q, key, value = up_projections q_latent, latent, k_rope
     else
         q, key, value = up_projections x, latent, k_rope
     return q, key, value
+
+query_latent(x):
+    if down_projections == sharded
+        q_latent = column_linear x, W_q_down[d_q_part h]
+        q_latent[d_q] = gather_columns q_latent
+        q_latent = own_rows q_latent
+        return q_latent
+    q_latent = whole_linear x, W_q_down[d_q h]
+    return q_latent
+
+key_value_latent(x):
+    if down_projections == sharded
+        kv_latent = column_linear x, W_kv_down[kv_part h]
+        kv_latent[d_c+r] = gather_columns kv_latent
+        latent[d_c], k_rope[r] = split kv_latent
+        latent = own_rows latent
+        return latent, k_rope
+    kv_latent = whole_linear x, W_kv_down[d_c+r h]
+    latent[d_c], k_rope[r] = split kv_latent
+    exchange region k_rope
+    return latent, k_rope
 
 up_projections(given, latent, k_rope):
     if d_q

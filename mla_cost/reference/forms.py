@@ -9,15 +9,15 @@ S sequence, P ranks that share it, s = S/P, b micro-batch, n heads, l = n/P, d_c
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from mla_cost.reference.exchange import gather, heads_in, heads_out
+from mla_cost.reference.exchange import Group, gather, heads_in, heads_out
 from mla_cost.reference.kernels import make_kernel
 from mla_cost.reference.norm import RMSNorm
 from mla_cost.reference.remat import recomputed
 from mla_cost.reference.rope import apply_rope, rope_tables
 from mla_cost.reference.spec import DTYPES, Spec
+from mla_cost.reference.tp import join_columns
 
 
 class Linear(nn.Linear):
@@ -33,25 +33,27 @@ class Attention(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, spec: Spec, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, spec: Spec, group: Group | None = None, tp: Group | None = None) -> None:
         super().__init__()
         if (group.size() if group else 1) != spec.sp:
             raise ValueError(f"sp {spec.sp} needs a group of that size")
         self.spec, self.dims, self.group = spec, spec.dims, group
+        self.columns = tp if spec.sharded_down else None  # the ranks that divide the down-projections
         self.rank = group.rank() if group else 0
         self._make_parameters()
         self._make_tables()
 
     def _make_parameters(self) -> None:
         dims, dtype = self.dims, DTYPES[self.spec.dtype]
+        parts = self.columns.size() if self.columns else 1
         q_width = dims.heads * (dims.nope + dims.rope)
         if dims.q_lora_rank is None:
             self.q_proj = Linear(dims.hidden, q_width, bias=False, dtype=dtype)
         else:
-            self.q_down = Linear(dims.hidden, dims.q_lora_rank, bias=False, dtype=dtype)
+            self.q_down = Linear(dims.hidden, dims.q_lora_rank // parts, bias=False, dtype=dtype)
             self.q_norm = RMSNorm(dims.q_lora_rank, self.spec.norm, dtype)
             self.q_up = Linear(dims.q_lora_rank, q_width, bias=False, dtype=dtype)
-        self.kv_down = Linear(dims.hidden, dims.kv_lora_rank + dims.rope, bias=False, dtype=dtype)
+        self.kv_down = Linear(dims.hidden, (dims.kv_lora_rank + dims.rope) // parts, bias=False, dtype=dtype)
         self.kv_norm = RMSNorm(dims.kv_lora_rank, self.spec.norm, dtype)
         self.kv_up = Linear(dims.kv_lora_rank, dims.heads * (dims.nope + dims.value), bias=False, dtype=dtype)
         self.out_proj = Linear(dims.heads * dims.value, dims.hidden, bias=False, dtype=dtype)
@@ -81,6 +83,8 @@ class Attention(nn.Module):
             q = self.q_proj(x)
         else:
             q = self.q_down(x)
+            if self.columns:
+                q = join_columns(q, self.columns)
             q = self.q_norm(q)
             q = self.q_up(q)
         q = q.view(*x.shape[:2], dims.heads, dims.nope + dims.rope)
@@ -92,6 +96,8 @@ class Attention(nn.Module):
     def latent(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """`[s b h]` -> normalised latent `[s b d_c]` and rotated key `[s b 1 r]`, None where r is 0."""
         c = self.kv_down(x)
+        if self.columns:
+            c = join_columns(c, self.columns)
         if self.dims.rope == 0:
             return self.kv_norm(c), None
         c, k_rope = c.split([self.dims.kv_lora_rank, self.dims.rope], -1)
@@ -218,15 +224,15 @@ MODULES: dict[tuple[str, str], type[Attention]] = {
 }
 
 
-def make_block(spec: Spec, group: dist.ProcessGroup | None = None) -> Attention:
-    """Return the module for the spec, parameters uninitialised; `group` None at sp 1."""
-    block = MODULES[spec.pair](spec, group)
+def make_block(spec: Spec, group: Group | None = None, tp: Group | None = None) -> Attention:
+    """Return the module for the spec, parameters uninitialised; `group` None at sp 1, `tp` at tp 1."""
+    block = MODULES[spec.pair](spec, group, tp)
     if spec.recomputes("full"):
         recomputed(block)
     return block
 
 
-def make_stack(spec: Spec, group: dist.ProcessGroup | None = None) -> nn.Module:
+def make_stack(spec: Spec, group: Group | None = None) -> nn.Module:
     """Return the spec's `layers` blocks in a row; one block is itself, under its own parameter names."""
     if spec.layers == 1:
         return make_block(spec, group)

@@ -57,7 +57,7 @@ class DenseLayer(nn.Module):
         dims, dtype = spec.dims, DTYPES[spec.dtype]
         self.tp = groups.tp
         self.attention_norm = RMSNorm(dims.hidden, spec.norm, dtype)
-        self.attention = make_block(attention_of(spec), groups.sp)
+        self.attention = make_block(attention_of(spec), groups.sp, groups.tp)
         self.mlp_norm = RMSNorm(dims.hidden, spec.norm, dtype)
         self.mlp = Mlp(dims.hidden, spec.ffn // spec.tp, dtype)
         if spec.recomputes("mlp"):
@@ -90,7 +90,7 @@ class MoeLayer(nn.Module):
         dims, dtype = spec.dims, DTYPES[spec.dtype]
         self.tp = groups.tp
         self.attention_norm = RMSNorm(dims.hidden, spec.norm, dtype)
-        self.attention = make_block(attention_of(spec), groups.sp)
+        self.attention = make_block(attention_of(spec), groups.sp, groups.tp)
         self.mlp_norm = RMSNorm(dims.hidden, spec.norm, dtype)
         self.experts = Experts(spec, groups.ep, groups.etp)
         self.shared = Mlp(dims.hidden, spec.shared_ffn // spec.tp, dtype) if spec.shared_ffn else None

@@ -144,7 +144,7 @@ def _make_layer(spec: Spec, groups: Groups, seed: int) -> nn.Module:
 def _own(name: str, whole: Tensor, spec: Spec, groups: Groups) -> Tensor:
     if is_expert(name):
         return divided_over_etp(name, whole.chunk(spec.ep)[groups.ep_rank], spec.etp, groups.etp_rank)
-    return divide(name, whole, spec.tp, groups.tp_rank)
+    return divide(name, whole, spec.tp, groups.tp_rank, sharded_down=spec.sharded_down)
 
 
 def _data(spec: Spec, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -180,7 +180,8 @@ def _whole_gradient(name: str, gradient: Tensor, spec: Spec, mesh: _Mesh) -> Ten
         sums = [torch.stack(parts[own::held]).sum(0) for own in range(held)]
         sets = (sums[first : first + spec.etp] for first in range(0, held, spec.etp))
         return torch.cat([joined_over_etp(name, each) for each in sets])
-    return assemble(name, [torch.stack(parts[tp_rank :: spec.tp]).sum(0) for tp_rank in range(spec.tp)])
+    over_tp = [torch.stack(parts[tp_rank :: spec.tp]).sum(0) for tp_rank in range(spec.tp)]
+    return assemble(name, over_tp, sharded_down=spec.sharded_down)
 
 
 def _parts(part: Tensor, mesh: _Mesh) -> list[Tensor]:

@@ -64,7 +64,8 @@ class Spec:
     kernels then mask inside and take no tensor. `fused_attention="sdpa"` runs torch's own fused backend for `flash`
     and `mem-efficient`, and raises where torch would not select it; "stand-in" only saves what a fused kernel saves.
 
-    `layer` "attention" is the block alone. The others are divided over `tp` as well (with `megatron_sp`); `ffn` and
+    `layer` "attention" is the block alone. The others are divided over `tp` as well (with `megatron_sp`), the
+    attention's down-projections where `sharded_down` says so and whole on every rank otherwise; `ffn` and
     `vocab` (padded) are the sizes before that division. `layer` "moe" is "dense" with `experts` of width `expert_ffn`
     in place of the MLP, divided over `ep` and each over `etp`, not over tp, and shared experts of `shared_ffn` together
     (0: none) that are divided over tp. An `ep` x `etp` beyond sp x tp adds data-parallel ranks, each with its own
@@ -91,6 +92,7 @@ class Spec:
     layers: int = 1  # blocks in a row, the output of one the input of the next
     layer: str = "attention"
     tp: int = 1
+    sharded_down: bool = False
     ffn: int = 18432
     vocab: int = 129280
     ep: int = 1
@@ -135,7 +137,8 @@ class Spec:
         if self.layer in ("embedding", "head"):
             return [("vocab", self.vocab)]
         width = ("shared_ffn", self.shared_ffn) if self.layer == "moe" else ("ffn", self.ffn)
-        return [("heads", self.dims.heads), width]
+        latents = [("q_lora_rank", self.dims.q_lora_rank or 0), ("latent", self.dims.kv_lora_rank + self.dims.rope)]
+        return [("heads", self.dims.heads), width, *(latents if self.sharded_down else [])]
 
     def _check_experts(self) -> None:
         """Refuse experts that cannot be chosen or divided, and ep groups that would cut across sp x tp."""
@@ -231,7 +234,8 @@ class Spec:
     @property
     def alone(self) -> Spec:
         """The same cell on one rank, which has all sequences."""
-        return replace(self, sp=1, tp=1, ep=1, etp=1, micro_batch=self.micro_batch * self.dp)
+        one = replace(self, sp=1, tp=1, ep=1, etp=1, sharded_down=False)
+        return replace(one, micro_batch=self.micro_batch * self.dp)
 
     def with_sp(self, sp: int) -> Spec:
         """Return the same cell at another degree."""

@@ -18,8 +18,10 @@ from torch import Tensor
 
 from mla_cost.reference.exchange import Group, all_gather, gather, reduce_scatter
 
-# Names of the divided parameters -> the dim that is divided over tp. All others are whole on every rank.
+# Names of the divided parameters -> the dim that is divided over tp. All others are whole on every rank, but for the
+# down-projections where they are sharded.
 DIVIDED = {"q_proj": 0, "q_up": 0, "kv_up": 0, "fc1": 0, "head": 0, "embedding": 0, "out_proj": 1, "fc2": 1}
+DOWN = ("q_down", "kv_down")
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,33 @@ def scatter_tp(x: Tensor, group: Group) -> Tensor:
     return out
 
 
-def divide(name: str, whole: Tensor, tp: int, tp_rank: int) -> Tensor:
+class _JoinColumns(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        x = x.contiguous()
+        s, b, width = x.shape
+        parts = x.new_empty(group.size(), s, b, width)
+        all_gather(parts.flatten(0, 1), x, group=group)
+        return parts.permute(1, 2, 0, 3).reshape(s, b, group.size() * width)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        send = gradients[0].unflatten(-1, (ctx.group.size(), -1)).permute(2, 0, 1, 3).contiguous()
+        out = send.new_empty(send.shape[1:])
+        reduce_scatter(out, send.flatten(0, 1), group=ctx.group)
+        return out, None
+
+
+def join_columns(x: Tensor, group: Group) -> Tensor:
+    """All-gather of columns over tp, `[s b d/t]` -> `[s b d]`; its backward is a reduce-scatter of columns."""
+    out: Tensor = _JoinColumns.apply(x, group)
+    return out
+
+
+def divide(name: str, whole: Tensor, tp: int, tp_rank: int, *, sharded_down: bool = False) -> Tensor:
     """One tp rank's part of the parameter of that name; all of it where it is whole on every rank."""
-    module, dim = _division(name)
+    module, dim = _division(name, sharded_down)
     if dim is None:
         return whole
     if module == "fc1":  # gate and up are divided alike, so that a rank has pairs of them
@@ -120,14 +146,14 @@ def divide(name: str, whole: Tensor, tp: int, tp_rank: int) -> Tensor:
     return whole.chunk(tp, dim)[tp_rank]
 
 
-def assemble(name: str, gradients: Sequence[Tensor]) -> Tensor:
+def assemble(name: str, gradients: Sequence[Tensor], *, sharded_down: bool = False) -> Tensor:
     """The whole parameter's gradient from those of the tp ranks, in order.
 
     A whole parameter's are partial and must be summed (in training: an all-reduce over tp). Norms of the layer have
     seen u of the s positions. The attention's down-projections and norms are computed alike on every rank, but what
     comes back to them comes from the rank's own heads only.
     """
-    module, dim = _division(name)
+    module, dim = _division(name, sharded_down)
     if dim is None:
         return torch.stack(list(gradients)).sum(0)
     if module == "fc1":
@@ -135,7 +161,7 @@ def assemble(name: str, gradients: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(gradients), dim)
 
 
-def _division(name: str) -> tuple[str, int | None]:
+def _division(name: str, sharded_down: bool) -> tuple[str, int | None]:
     """The module that holds the parameter, and the dim that is divided."""
     module = name.split(".")[-2]
-    return module, DIVIDED.get(module)
+    return module, 0 if sharded_down and module in DOWN else DIVIDED.get(module)

@@ -63,6 +63,30 @@ def scatter(machine: Machine, label: str, tensor: Tensor, mesh: Mesh = SEQUENCE)
     return _with_transpose(machine, label, tensor, partial(_reduce_scatter, mesh), partial(_gather, mesh))
 
 
+def join_columns(machine: Machine, label: str, tensor: Tensor, dim: str) -> Tensor:
+    """Every tp rank's columns [s b part] on every rank, [s b dim], by all-gather; backward reduces and scatters."""
+    part = tensor.dims[-1]
+    return _with_transpose(machine, label, tensor, partial(_columns_in, dim), partial(_columns_out, part))
+
+
+def _columns_in(dim: str, machine: Machine, label: str, tensor: Tensor) -> Tensor:
+    """As heads in: a receive buffer and a permuted copy; tp ranks hold at least one position each, so it is one."""
+    send = _row_major(machine, f"{label} send buffer", tensor)
+    received = machine.new(f"{label} receive buffer", (TENSOR.ranks, *send.dims), tensor.dtype)
+    _record(machine, "all_gather", TENSOR, label, send, send.dims)
+    result = machine.new(label, (*send.dims[:-1], dim), tensor.dtype)
+    del received
+    return result
+
+
+def _columns_out(part: str, machine: Machine, label: str, tensor: Tensor) -> Tensor:
+    dims = (*tensor.dims[:-1], part)
+    send = machine.new(f"{label} send buffer", (TENSOR.ranks, *dims), tensor.dtype)
+    scattered = machine.new(label, dims, tensor.dtype)
+    _record(machine, "reduce_scatter", TENSOR, label, send, dims)
+    return scattered
+
+
 def _with_transpose(machine: Machine, label: str, tensor: Tensor, there: Move, back: Move) -> Tensor:
     result = there(machine, label, tensor)
     name = tensor.label

@@ -17,6 +17,10 @@ def _tp_scatter(call: Call, given: Tensors) -> Tensors:
     return [exchange.scatter(call.machine, call.label, given[0], exchange.TENSOR)]
 
 
+def _join_columns(call: Call, given: Tensors) -> Tensors:
+    return [exchange.join_columns(call.machine, call.label, given[0], needed(call.results[0]))]
+
+
 def _etp_gather(call: Call, given: Tensors) -> Tensors:
     return [exchange.gather(call.machine, call.label, given[0], exchange.EXPERT_TENSOR)]
 
@@ -103,6 +107,14 @@ def _row_linear(call: Call, given: Tensors) -> Tensors:
     return [te.row_linear(call.machine, call.label, given[0], given[1])]
 
 
+def _gather_columns(call: Call, given: Tensors) -> Tensors:
+    return [te.gather_columns(call.machine, call.label, given[0], needed(call.results[0]))]
+
+
+def _own_rows(call: Call, given: Tensors) -> Tensors:
+    return [te.own_rows(call.machine, call.label, given[0])]
+
+
 def _head_linear(call: Call, given: Tensors) -> Tensors:
     return [te.head_linear(call.machine, call.label, given[0], given[1])]
 
@@ -186,6 +198,7 @@ LAYER_RULES: dict[str, Rule] = {
     "grouped_linear": _grouped_linear,
     "tp_gather": _tp_gather,
     "tp_scatter": _tp_scatter,
+    "join_columns": _join_columns,
     "etp_gather": _etp_gather,
     "etp_scatter": _etp_scatter,
     "add": _add,
@@ -199,6 +212,8 @@ LAYER_RULES: dict[str, Rule] = {
     "norm_linear": _norm_linear,
     "whole_linear": _whole_linear,
     "row_linear": _row_linear,
+    "gather_columns": _gather_columns,
+    "own_rows": _own_rows,
     "head_linear": _head_linear,
     "joined_linear": _joined_linear,
     "grouped_rows": _grouped_rows,

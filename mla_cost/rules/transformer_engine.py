@@ -10,6 +10,7 @@ M: tensor_parallel/layers.py:742-754).
 from __future__ import annotations
 
 from mla_cost.engine import Gradients, Machine, Standing, Tensor
+from mla_cost.layout import Axis
 from mla_cost.polynomial import Polynomial
 from mla_cost.rules.elementwise import add, negate
 from mla_cost.rules.exchange import EXPERTS, TENSOR, recorded
@@ -88,6 +89,35 @@ def row_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> 
         return [product.backward(whole if machine.facts.rows_divided else gradient)]
 
     machine.attach([result], [tensor], backward, saved=[tensor, weight])
+    return result
+
+
+def gather_columns(machine: Machine, label: str, tensor: Tensor, dim: str) -> Tensor:
+    """Every rank's columns [s b part] on every rank, [s b dim]: gathered, then joined into a second tensor.
+
+    Backward copies this rank's columns of the gradient. M: tensor_parallel/mappings.py, _gather_along_last_dim and
+    _split_along_last_dim.
+    """
+    gathered = machine.new(f"{label} gathered", ("t", *tensor.dims), tensor.dtype)
+    recorded(machine, "all_gather", TENSOR, label, tensor.dims, tensor.dtype, tensor.dims)
+    result = machine.new(label, (*tensor.dims[:-1], dim), tensor.dtype)
+    del gathered
+    made = (f"gradient of {tensor.label}", tensor.dims, tensor.dtype)
+    machine.attach([result], [tensor], lambda _: [machine.new(*made)])
+    return result
+
+
+def own_rows(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+    """This rank's positions of [s b d]: [u b d], a view that pins the whole where that is row-major, else a copy.
+
+    Backward gathers the gradient over tp. M: tensor_parallel/mappings.py, _split_along_first_dim.
+    """
+    first, *rest = tensor.axes
+    view = machine.view(tensor, (Axis("u", first.stride), *rest))
+    result = view if machine.is_contiguous(tensor) else machine.copy(view, label)
+    result.label = label
+    name, dims, dtype = tensor.label, result.dims, tensor.dtype
+    machine.attach([result], [tensor], lambda _: [_gathered(machine, f"gradient of {name}", dims, dtype)])
     return result
 
 

@@ -43,6 +43,8 @@ SHARDED = [
         {"dims": replace(TINY.dims, q_lora_rank=None, rope=0)},
         {"kernel": "mem-efficient", "norm": "composite"},
         {"layers": 2},
+        {"sharded_down": True},
+        {"sharded_down": True, "form": "laga", "dims": replace(TINY.dims, q_lora_rank=None, rope=0)},
     )
 ]
 
