@@ -352,12 +352,16 @@ def _schedule(parallel: Parallel) -> Iterator[Problem]:
     """What Megatron's interleaved schedule asks of micro-batches and their groups."""
     m, p, g = parallel.micro_batches, parallel.pp, parallel.group
     if parallel.chunks == 1:
+        if parallel.group_size is not None:
+            message = "only an interleaved schedule has groups of micro-batches, and virtual_stages is 1"
+            yield Problem("micro_batch_group", message, "leave micro_batch_group out or state virtual_stages")
         return
     if p == 1:
         message = f"virtual_stages is {parallel.chunks}, but pp is 1: only a pipeline interleaves"
         yield Problem("virtual_stages", message, "change virtual_stages to 1 or pp to 2 or more")
     elif g < p:
-        yield Problem("group_size", f"group_size {g} is below pp {p}", f"change group_size to {p} or more")
+        way_out = f"change micro_batch_group to {p} or more"
+        yield Problem("micro_batch_group", f"micro_batch_group {g} is below pp {p}", way_out)
     elif g > m:
         message = f"an interleaved schedule takes groups of {g} micro-batches, but there are {m}"
         yield Problem("micro_batches", message, f"change micro_batches to {g} or more")

@@ -162,7 +162,7 @@ def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
         "e": experts,
         "c": experts // settings.ep,
         "K": model.num_experts_per_token or 0,
-        "R": -(-sent * settings.imbalance_percent // 100),
+        "R": _received(model, settings, rows),
         "w": -(-sent // settings.ep),
         "g": width // settings.etp,
         "m": (model.num_shared_experts or 0) * width // tp,
@@ -171,17 +171,32 @@ def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
     }
 
 
+def _received(model: ModelConfig, settings: PlanSettings, tokens: int) -> int:
+    """Rows that reach one rank over ep, each rank having `tokens`: even, that times the imbalance, or all there can be.
+
+    At worst every token of every rank of ep chooses as many of this rank's experts as it may.
+    """
+    chosen, own = model.num_experts_per_token or 0, (model.num_routed_experts or 0) // settings.ep
+    if settings.imbalance_percent == "worst":
+        return tokens * settings.ep * min(chosen, own)
+    return -(-tokens * chosen * settings.imbalance_percent // 100)
+
+
 def _tokens(model: ModelConfig, settings: PlanSettings, tokens: int) -> dict[str, int]:
     """Tokens that one rank's experts receive where a token travels once to every rank that it chose an expert of.
 
-    Choices are taken as drawn evenly from all experts; limits on groups of experts would make fewer.
+    Choices are taken as drawn evenly from all experts, times the imbalance, and never more than there are; limits on
+    groups of experts would make fewer.
     """
     experts, chosen = model.num_routed_experts or 0, model.num_experts_per_token or 0
     if not experts:
         return {"D": 0, "a": 0}
     own = experts // settings.ep
     missed = Fraction(comb(max(0, experts - own), chosen), comb(experts, chosen)) if chosen <= experts else Fraction(0)
-    arrived = ceil(tokens * settings.ep * (1 - missed))
+    every = tokens * settings.ep
+    arrived = every
+    if settings.imbalance_percent != "worst":
+        arrived = min(every, ceil(every * (1 - missed) * settings.imbalance_percent / 100))
     return {"D": arrived, "a": -(-arrived // settings.ep)}
 
 

@@ -56,6 +56,7 @@ class PlanSettings(BaseModel):
     dp: Degree = 1
     micro_batches: Annotated[int, Field(ge=1, le=2**20)] = 1
     virtual_stages: Annotated[int, Field(ge=1, le=1024)] = 1
+    micro_batch_group: Annotated[int, Field(ge=1, le=2**20)] | None = None
     first_layers: Annotated[int, Field(ge=0, le=100_000)] | None = None
     last_layers: Annotated[int, Field(ge=0, le=100_000)] | None = None
     pipeline_layout: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
@@ -64,7 +65,7 @@ class PlanSettings(BaseModel):
     moment_dtype: Literal["fp32", "bf16"] = "fp32"
     main_weights: Literal["fp32", "remainders"] = "fp32"
     vocab_multiple: Annotated[int, Field(ge=1, le=2**20)] = 128
-    imbalance_percent: Annotated[int, Field(ge=100, le=1_000_000)] = 100
+    imbalance_percent: Annotated[int, Field(ge=100, le=1_000_000)] | Literal["worst"] = 100
     down_projections: Literal["replicated", "sharded"] = "replicated"
     layers: Annotated[int, Field(ge=1, le=100_000)] = 1
     dtype: Literal["bf16", "fp16", "fp32"] = "bf16"

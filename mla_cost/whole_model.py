@@ -137,6 +137,7 @@ def parallel_of(settings: PlanSettings) -> Parallel:
         dp=settings.dp,
         micro_batches=settings.micro_batches,
         virtual_stages=settings.virtual_stages,
+        group_size=settings.micro_batch_group,
         layout=settings.pipeline_layout,
         first_layers=settings.first_layers,
         last_layers=settings.last_layers,
