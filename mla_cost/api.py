@@ -198,8 +198,18 @@ def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
 _MODEL_ONLY = (
     *("first_layers", "last_layers", "sharding", "gradient_dtype", "moment_dtype", "vocab_multiple"),
     "imbalance_percent",
-    *("pp", "ep", "etp", "dp", "micro_batches", "virtual_stages", "micro_batch_group", "pipeline_layout", "down_projections"),
-    *("main_weights", "dispatcher", "shared_overlap", "rope_fusion", "cross_entropy"),
+    *(
+        "pp",
+        "ep",
+        "etp",
+        "dp",
+        "micro_batches",
+        "virtual_stages",
+        "micro_batch_group",
+        "pipeline_layout",
+        "down_projections",
+    ),
+    *("main_weights", "dispatcher", "shared_overlap", "rope_fusion", "cross_entropy", "loss_chunks"),
 )
 
 

@@ -31,6 +31,7 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "v": ("width of a head's value", "dims.v_head_dim"),
     "f": ("width of a dense MLP on one rank", "intermediate_size / tp"),
     "V": ("vocabulary rows on one rank", "vocab_size / tp, padded"),
+    "q": ("positions of one chunk of the loss", "seq_len / sp * micro_batch / loss_chunks, rounded up"),
     "E": ("ranks that share the experts", "ep"),
     "e": ("experts", "num_routed_experts"),
     "T": ("ranks that share each expert", "etp"),
@@ -213,7 +214,7 @@ def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int
 
 
 _WIDTHS = ("h", "d_q", "d_q_part", "d_c", "k", "r", "kv_part", "v", "r_half", "f", "V", "g", "m")
-_COUNTED = ("P", "s", "t", "u", "b", *_WIDTHS, "e", "c", "K", "R")
+_COUNTED = ("P", "s", "t", "u", "b", *_WIDTHS, "q", "e", "c", "K", "R")
 
 
 def facts_of(base: Mapping[str, int], heads_divided: bool) -> Facts:

@@ -167,8 +167,9 @@ class Profile(NamedTuple):
     texts: for each layer by name, pieces that stand in place of the layer's and the form's own; a profile that has any
     prices these layers only. kernels, schemes: those that it runs, all where empty. refused: forms that it does not
     train, each with the reason and the way out. fixed: settings that its code leaves no choice in. needs: dims that may
-    not be absent, with the reason. recomputes: policies without output that its texts have pieces for. allowances:
-    budgeted beside what its programs count. notes: told with every answer.
+    not be absent, with the reason. recomputes: policies without output that its texts have pieces for. losses: the
+    values of cross_entropy that its head knows. allowances: budgeted beside what its programs count. notes: told with
+    every answer.
     """
 
     name: str
@@ -181,6 +182,7 @@ class Profile(NamedTuple):
     fixed: Mapping[str, str] = MappingProxyType({})
     needs: Mapping[str, str] = MappingProxyType({})
     recomputes: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ("native",)
     allowances: tuple[Allowance, ...] = ()
     notes: tuple[str, ...] = ()
 

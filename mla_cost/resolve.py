@@ -21,7 +21,7 @@ from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
 
 # the settings that only an implementation has
-IMPLEMENTATION = ("dispatcher", "shared_overlap", "rope_fusion", "cross_entropy")
+IMPLEMENTATION = ("dispatcher", "shared_overlap", "rope_fusion")
 
 
 class Illegal(ValueError):  # noqa: N818  (named after the status that it becomes)
@@ -70,6 +70,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
         mask="none" if kernel.fused else settings.mask,
         norm=settings.norm,
         layer=layer,
+        cross_entropy=settings.cross_entropy,
         down_projections=settings.down_projections if facts.rows_divided else "replicated",
         remat=_policy(settings.remat, profile),
     )
@@ -157,6 +158,7 @@ def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
         "d_q_part": (model.dims.q_lora_rank or 0) // tp,
         "kv_part": (model.dims.kv_lora_rank + model.dims.qk_rope_head_dim) // tp,
         "V": padded_vocabulary(model.vocab_size or 0, tp, settings.vocab_multiple) // tp,
+        "q": -(-settings.seq_len // settings.sp * settings.micro_batch // settings.loss_chunks),
         "E": settings.ep,
         "T": settings.etp,
         "e": experts,

@@ -81,7 +81,8 @@ class PlanSettings(BaseModel):
     dispatcher: Literal["alltoall", "deepep"] = "alltoall"
     shared_overlap: Literal["off", "on"] = "off"
     rope_fusion: Literal["on", "off"] = "on"
-    cross_entropy: Literal["native", "te-in-place", "te-fp32"] = "native"
+    cross_entropy: Literal["native", "fused", "chunked", "te-in-place", "te-fp32"] = "native"
+    loss_chunks: Annotated[int, Field(ge=1, le=2**20)] = 8
     other_memory: Memory = ByteSize(0)
     reserve: dict[str, Memory] = {}
     dims: dict[str, Any] = {}

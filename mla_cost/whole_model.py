@@ -215,6 +215,9 @@ def _require_profile(settings: PlanSettings) -> None:
         if getattr(settings, field) != PlanSettings.model_fields[field].default:
             others = [name for name, profile in PROFILES.items() if profile.texts]
             raise Illegal(f"{field} {getattr(settings, field)} belongs to profile {' or '.join(others)}")
+    if settings.cross_entropy not in PROFILES[settings.profile].losses:
+        others = [name for name, profile in PROFILES.items() if settings.cross_entropy in profile.losses]
+        raise Illegal(f"cross_entropy {settings.cross_entropy} belongs to profile {' or '.join(others)}")
     if own and settings.dtype != "bf16":
         raise Illegal(f"profile {settings.profile} is priced in bf16 only, not {settings.dtype}")
     if settings.main_weights != "fp32" and settings.dtype != "bf16":
@@ -248,7 +251,7 @@ def standing(costs: Sequence[ChunkCost], profile: Profile) -> tuple[Breakdown, .
 
 
 def _settings(settings: PlanSettings, key: Key) -> dict[str, object]:
-    fields = ("remat", "causal", "tp", "pp", "ep", "dp", "sharding")
+    fields = ("remat", "causal", "tp", "pp", "ep", "etp", "dp", "sharding", "cross_entropy")
     priced = ("value_padding", "v_layout", "attention_layout", "softmax_dtype")
     own = IMPLEMENTATION if PROFILES[key.profile].texts else ()
     found = {field: getattr(key if field in PROFILES[key.profile].fixed else settings, field) for field in priced}

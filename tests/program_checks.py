@@ -30,6 +30,7 @@ def program(spec: Spec) -> tuple[Timeline, dict[str, int]]:
         "kv_part": (dims.kv_lora_rank + dims.rope) // spec.tp,
         "f": spec.ffn // spec.tp,
         "V": spec.vocab // spec.tp,
+        "q": -(-spec.seq_len // spec.sp * spec.micro_batch // spec.loss_chunks),
         **experts(spec),
     }
     divided = SCHEMES[scheme].divides_heads
@@ -37,7 +38,7 @@ def program(spec: Spec) -> tuple[Timeline, dict[str, int]]:
     key = Key(form, scheme, spec.kernel, facts_of(base, divided), spec.dtype, layer=spec.layer, remat=spec.remat)
     if spec.sharded_down and spec.tp > 1:
         key = key._replace(down_projections="sharded")
-    return timeline(key), base
+    return timeline(key._replace(cross_entropy=spec.loss)), base
 
 
 def experts(spec: Spec) -> dict[str, int]:

@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from mla_cost.evaluate import Evaluation, account_of
 from mla_cost.reference import DIMS, Spec, run_fake
-from tests.program_checks import check
+from tests.program_checks import check, program
 
 TINY = replace(Spec(), dims=DIMS["tiny"], seq_len=16, ffn=48, vocab=64)
 ATTENTION = [
@@ -42,6 +43,21 @@ def test_a_layer_whose_down_projections_are_sharded(attention: dict[str, Any], d
 @pytest.mark.parametrize("layer", ["embedding", "head"])
 def test_the_two_ends(layer: str, degrees: dict[str, Any]) -> None:
     check(replace(TINY, layer=layer, **degrees))
+
+
+@pytest.mark.parametrize("degrees", DEGREES, ids=str)
+def test_losses_that_are_not_plain_torch(degrees: dict[str, Any]) -> None:
+    """A loss in one chunk is compared event by event, one in several by what is kept and most alive."""
+    check(replace(TINY, layer="head", loss="fused", **degrees))
+    check(replace(TINY, layer="head", loss="chunked", loss_chunks=1, **degrees))
+    for chunks in (2, 3, 16):
+        spec = replace(TINY, layer="head", loss="chunked", loss_chunks=chunks, **degrees)
+        recording, (run, base) = run_fake(spec), program(spec)
+        found = Evaluation(account_of(run), base)
+        assert (found.saved_bytes(), found.walk().peak.bytes) == (recording.saved_bytes, recording.peak_bytes)
+        called = [call for call in recording.collectives if call.kind == "all_reduce"]
+        reduced = [collective.payload.at(base) for collective in run.collectives if collective.kind == "all_reduce"]
+        assert sum(reduced) == sum(call.payload_bytes for call in called)
 
 
 @pytest.mark.parametrize("shared_ffn", [0, 32])

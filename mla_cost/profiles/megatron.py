@@ -214,6 +214,7 @@ PROFILE = Profile(
     fixed={"v_layout": "contiguous", "norm": "fused", "softmax_dtype": "activation", "mask": "none"},
     needs={"r": "its MLA always rotates a part of query and key"},
     recomputes=("mla_up_proj", "layernorm", "moe_act"),
+    losses=("native", "te-in-place", "te-fp32"),
     allowances=(
         Allowance("cuBLAS workspace", 32 * 2**20 + 1024, _CUBLAS),
         Allowance("cuBLAS workspaces of the grouped products", 4 * (32 * 2**20 + 1024), _CUBLAS, with_experts=True),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mla_cost.reference.experts import Experts
 from mla_cost.reference.forms import Linear, make_block, make_stack
-from mla_cost.reference.loss import cross_entropy, own_rows
+from mla_cost.reference.loss import chunked_loss, cross_entropy, fused_cross_entropy, own_rows
 from mla_cost.reference.norm import RMSNorm
 from mla_cost.reference.remat import recomputed
 from mla_cost.reference.spec import DTYPES, Spec
@@ -170,6 +170,7 @@ class Head(Vocabulary):
         self.norm = RMSNorm(spec.dims.hidden, spec.norm, dtype)
         self.head = Linear(spec.dims.hidden, self.rows, bias=False, dtype=dtype)
         self.register_buffer("minus", -torch.ones_like(self.tokens, dtype=torch.float32), persistent=False)
+        self.loss, self.chunks = spec.loss, spec.loss_chunks
 
     def read(self, targets: Tensor) -> None:
         """Take the target ids `[s b]` of the next runs."""
@@ -181,8 +182,11 @@ class Head(Vocabulary):
         h = self.norm(x)
         if self.tp:
             h = gather_tp(h, self.tp)
+        if self.loss == "chunked":
+            return chunked_loss(h, self.head.weight, self.tokens, self.minus, self.chunks, self.tp)
         logits = self.head(h)
-        return cross_entropy(logits, self.tokens, self.minus, self.tp)
+        loss = fused_cross_entropy if self.loss == "fused" else cross_entropy
+        return loss(logits, self.tokens, self.minus, self.tp)
 
 
 def attention_of(spec: Spec) -> Spec:

@@ -1,6 +1,10 @@
-"""Cross entropy over a vocabulary that is divided over tp: one autograd function, in place wherever torch can be.
+"""Cross entropy over a vocabulary that is divided over tp, three ways: docs/decisions/0012-losses.md.
 
-V rows of the vocabulary on this rank, s positions, b micro-batch.
+`cross_entropy` is plain torch, in place wherever torch can be. `fused_cross_entropy` stands for one kernel that writes
+the gradient over the logits: its ops are stated, so checks against it hold by construction. `chunked_loss` is the head
+and the loss together, a chunk of positions at a time, in plain torch.
+
+V rows of the vocabulary on this rank, s positions, b micro-batch, h hidden, q positions of a chunk.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from mla_cost.reference.exchange import Group
+from mla_cost.reference.opaque import opaque_op
 
 
 def own_rows(tokens: Tensor, first: int, rows: int) -> tuple[Tensor, Tensor]:
@@ -62,4 +67,127 @@ def cross_entropy(logits: Tensor, targets: Tensor, minus: Tensor, group: Group |
     group  the tp ranks among which the vocabulary is divided; None where one rank has all of it.
     """
     loss: Tensor = _CrossEntropy.apply(logits, targets, minus, group)
+    return loss
+
+
+# One kernel: the gradient over the logits.
+
+
+def _of_positions(logits: Tensor, *_: Any) -> Tensor:
+    return logits.new_empty(logits.shape[:-1], dtype=torch.float32)
+
+
+@opaque_op("row_maximum(Tensor logits) -> Tensor", _of_positions)
+def row_maximum(logits: Tensor) -> Tensor:
+    """The largest logit of each position, fp32 `[s b]`, over this rank's rows of the vocabulary."""
+    return logits.float().amax(-1)
+
+
+@opaque_op("target_logit(Tensor logits, Tensor targets, Tensor minus) -> Tensor", _of_positions)
+def target_logit(logits: Tensor, targets: Tensor, minus: Tensor) -> Tensor:
+    """The target's logit where this rank has it, else 0, fp32 `[s b]`."""
+    return -logits.float().gather(-1, targets.unsqueeze(-1)).squeeze(-1) * minus
+
+
+@opaque_op("row_sum(Tensor logits, Tensor maximum) -> Tensor", _of_positions)
+def row_sum(logits: Tensor, maximum: Tensor) -> Tensor:
+    """The sum of exp(logit - maximum) over this rank's rows, fp32 `[s b]`."""
+    return (logits.float() - maximum.unsqueeze(-1)).exp().sum(-1)
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+@opaque_op("overwrite(Tensor(a!) logits, Tensor maximum, Tensor total, Tensor targets, Tensor minus) -> ()", _nothing)
+def overwrite(logits: Tensor, maximum: Tensor, total: Tensor, targets: Tensor, minus: Tensor) -> None:
+    """The gradient of the mean loss over the logits it comes from."""
+    probabilities = (logits.float() - maximum.unsqueeze(-1)).exp() / total.unsqueeze(-1)
+    probabilities.scatter_add_(-1, targets.unsqueeze(-1), minus.unsqueeze(-1))
+    logits.copy_(probabilities / targets.numel())
+
+
+class _FusedCrossEntropy(torch.autograd.Function):
+    """Keeps the logits' storage, which holds their gradient, and makes nothing in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, minus: Tensor, group: Group | None) -> Tensor:
+        maximum = row_maximum(logits)
+        _reduce(maximum, group, dist.ReduceOp.MAX)
+        target = target_logit(logits, targets, minus)
+        _reduce(target, group)
+        total = row_sum(logits, maximum)
+        _reduce(total, group)
+        overwrite(logits, maximum, total, targets, minus)
+        ctx.save_for_backward(logits)
+        return maximum.add_(total.log_()).sub_(target).mean()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient.mul_(gradients[0]), None, None, None
+
+
+def fused_cross_entropy(logits: Tensor, targets: Tensor, minus: Tensor, group: Group | None = None) -> Tensor:
+    """As `cross_entropy`, and the logits are gone."""
+    loss: Tensor = _FusedCrossEntropy.apply(logits, targets, minus, group)
+    return loss
+
+
+# Head and loss together, a chunk at a time.
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Keeps the gradients of the hidden states `[s b h]` and of the weight `[V h]`, both made in forward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, h: Tensor, weight: Tensor, targets: Tensor, minus: Tensor, chunks: int, group: Group | None
+    ) -> Tensor:
+        to_h, to_weight = torch.empty_like(h), torch.zeros_like(weight)
+        flat = (h.flatten(0, 1), to_h.flatten(0, 1), targets.flatten(), minus.flatten())
+        loss = h.new_zeros((), dtype=torch.float32)
+        for own, to_own, of_own, minus_own in zip(*(tensor.chunk(chunks) for tensor in flat), strict=True):
+            loss.add_(_chunk(own, to_own, of_own, minus_own, weight, to_weight, targets.numel(), group))
+        ctx.save_for_backward(to_h, to_weight)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        to_h, to_weight = ctx.saved_tensors
+        return to_h.mul_(gradients[0]), to_weight.mul_(gradients[0]), None, None, None, None
+
+
+def _chunk(
+    rows: Tensor,
+    to_rows: Tensor,
+    targets: Tensor,
+    minus: Tensor,
+    weight: Tensor,
+    to_weight: Tensor,
+    count: int,
+    group: Group | None,
+) -> Tensor:
+    """The part of the mean over `count` positions that these `[q h]` make; gradients go to `to_rows`, `to_weight`."""
+    probabilities = (rows @ weight.T).to(torch.float32, copy=True)
+    position = probabilities.amax(-1)
+    _reduce(position, group, dist.ReduceOp.MAX)
+    probabilities.sub_(position.unsqueeze(-1))
+    torch.gather(probabilities, -1, targets.unsqueeze(-1), out=position.unsqueeze(-1))
+    _reduce(position.mul_(minus), group)
+    loss = position.sum()  # minus the targets' logits, so far
+    torch.sum(probabilities.exp_(), -1, out=position)
+    _reduce(position, group)
+    probabilities.div_(position.unsqueeze(-1)).scatter_add_(-1, targets.unsqueeze(-1), minus.unsqueeze(-1))
+    gradient = probabilities.div_(count).to(weight.dtype, copy=True)
+    torch.mm(gradient, weight, out=to_rows)
+    to_weight.addmm_(gradient.T, rows)
+    return loss.add_(position.log_().sum()).div_(count)
+
+
+def chunked_loss(
+    h: Tensor, weight: Tensor, targets: Tensor, minus: Tensor, chunks: int, group: Group | None = None
+) -> Tensor:
+    """Hidden states `[s b h]` and this rank's rows of the head's weight `[V h]` -> the loss of `cross_entropy`."""
+    loss: Tensor = _ChunkedLoss.apply(h, weight, targets, minus, chunks, group)
     return loss

@@ -30,6 +30,7 @@ SETTINGS = {
     "value_padding": (None, "none", "qk"),
     "norm": ("fused", "composite"),
     "fused_attention": ("stand-in", "sdpa"),
+    "loss": ("native", "fused", "chunked"),
 }
 
 
@@ -71,6 +72,8 @@ class Spec:
     (0: none) that are divided over tp. An `ep` x `etp` beyond sp x tp adds data-parallel ranks, each with its own
     `micro_batch` sequences.
 
+    `loss` is the head's: "chunked" takes its positions in `loss_chunks` parts, as equal as can be.
+
     `remat` names the parts that run again in backward, joined by "+"; "none" is nothing.
     """
 
@@ -95,6 +98,8 @@ class Spec:
     sharded_down: bool = False
     ffn: int = 18432
     vocab: int = 129280
+    loss: str = "native"
+    loss_chunks: int = 8
     ep: int = 1
     etp: int = 1
     experts: int = 256
@@ -217,9 +222,9 @@ class Spec:
 
     @property
     def by_construction(self) -> bool:
-        """Whether the saves of the attention or of the experts are stated by stand-ins instead of being torch's own."""
+        """Whether the saves of attention, experts or loss are stated by stand-ins instead of being torch's own."""
         fused = self.has_attention and self.kernel in FUSED and self.fused_attention == "stand-in"
-        return fused or self.layer == "moe"
+        return fused or self.layer == "moe" or (self.layer == "head" and self.loss == "fused")
 
     @property
     def ranks(self) -> int:

@@ -6,7 +6,7 @@ from mla_cost.rules import Call, Rule, Tensors, elementwise, exchange, experts, 
 from mla_cost.rules import transformer_engine as te
 from mla_cost.rules.activation import silu, times
 from mla_cost.rules.norm import norm
-from mla_cost.rules.vocabulary import cross_entropy, embedding
+from mla_cost.rules.vocabulary import chunked_loss, cross_entropy, cross_entropy_overwriting, embedding
 
 
 def _tp_gather(call: Call, given: Tensors) -> Tensors:
@@ -47,6 +47,14 @@ def _embedding(call: Call, given: Tensors) -> Tensors:
 
 def _cross_entropy(call: Call, given: Tensors) -> Tensors:
     return [cross_entropy(call.machine, call.label, given[0])]
+
+
+def _cross_entropy_overwriting(call: Call, given: Tensors) -> Tensors:
+    return [cross_entropy_overwriting(call.machine, call.label, given[0])]
+
+
+def _chunked_loss(call: Call, given: Tensors) -> Tensors:
+    return [chunked_loss(call.machine, call.label, given[0], given[1])]
 
 
 def _router(call: Call, given: Tensors) -> Tensors:
@@ -206,6 +214,8 @@ LAYER_RULES: dict[str, Rule] = {
     "times": _times,
     "embedding": _embedding,
     "cross_entropy": _cross_entropy,
+    "cross_entropy_overwriting": _cross_entropy_overwriting,
+    "chunked_loss": _chunked_loss,
     "remade": _remade,
     "fused_norm": _fused_norm,
     "column_linear": _column_linear,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,8 @@ SHARDED = [
         {"dims": replace(TINY.dims, q_lora_rank=None, rope=0)},
         {"kernel": "mem-efficient", "norm": "composite"},
         {"layers": 2},
+        {"layer": "head", "loss": "fused"},
+        {"layer": "head", "loss": "chunked", "loss_chunks": 3},
         {"sharded_down": True},
         {"sharded_down": True, "form": "laga", "dims": replace(TINY.dims, q_lora_rank=None, rope=0)},
     )
@@ -55,7 +58,9 @@ def single(spec: Spec) -> Spec:
 
 def rank_name(spec: Spec) -> str:
     dims = "" if spec.dims == TINY.dims else "-no-q-lora-no-rope"
-    return f"{spec.layer}-{spec.form}-{spec.scheme}-{spec.kernel}-sp{spec.sp}-tp{spec.tp}-x{spec.layers}{dims}"
+    down = "-sharded-down" if spec.sharded_down else ""
+    maths = f"{spec.form}-{spec.scheme}-{spec.kernel}" if spec.has_attention else spec.loss
+    return f"{spec.layer}-{maths}-sp{spec.sp}-tp{spec.tp}-x{spec.layers}{dims}{down}"
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +139,9 @@ def test_embedding_is_a_lookup() -> None:
     close([ours, *gradients(ours, weight)], [expected, *gradients(expected, weight)])
 
 
-def test_head_is_torchs_cross_entropy() -> None:
-    layer = filled(replace(TINY, layer="head"))
+@pytest.mark.parametrize("loss", [{}, {"loss": "fused"}, *({"loss": "chunked", "loss_chunks": n} for n in (1, 3, 32))])
+def test_head_is_torchs_cross_entropy(loss: dict[str, Any]) -> None:
+    layer = filled(replace(TINY, layer="head", **loss))
     assert isinstance(layer, Head)
     layer.read(ids(TINY))
     x, leaves = randoms(16, 2, 32).requires_grad_(), [layer.norm.weight, layer.head.weight]
