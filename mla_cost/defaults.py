@@ -8,3 +8,5 @@ PROFILE = "reference"
 ATTENTION_KERNEL = "eager"
 SEQ_LEN = 16384
 SP = 8
+# of visible memory, by scope: one block says nothing of a run's allocations
+FRAGMENTATION_PERCENT = {"attention": 0, "model": 5}

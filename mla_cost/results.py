@@ -171,7 +171,9 @@ class Lever(NamedTuple):
 class Verdict(NamedTuple):
     """Whether the priced scope fits, and the arithmetic behind it.
 
-    levers, remedy: filled in on request; remedy is the smallest change that makes it fit, in words.
+    levers, remedy: filled in on request; remedy is the smallest change that makes it fit, in words. counted, budgeted:
+    what required is made of, the second being allowances and other memory; the reserve, all of it budgeted, is in
+    basis and stands between visible and usable memory.
     """
 
     status: Status
@@ -183,6 +185,8 @@ class Verdict(NamedTuple):
     levers: tuple[Lever, ...] = ()
     fused_kernels: tuple[FusedOption, ...] = ()
     remedy: str | None = None
+    counted_bytes: int | None = None
+    budgeted_bytes: int | None = None
 
 
 class Result(NamedTuple):

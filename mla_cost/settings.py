@@ -85,4 +85,5 @@ class PlanSettings(BaseModel):
     loss_chunks: Annotated[int, Field(ge=1, le=2**20)] = 8
     other_memory: Memory = ByteSize(0)
     reserve: dict[str, Memory] = {}
+    fragmentation_percent: Annotated[int, Field(ge=0, le=50)] | None = None
     dims: dict[str, Any] = {}

@@ -50,6 +50,11 @@ class Cost(NamedTuple):
     standing: tuple[Breakdown, ...] = ()
 
     @property
+    def allowed(self) -> int:
+        """What of it is an allowance."""
+        return sum(part.bytes for part in self.standing if part.basis == "budgeted")
+
+    @property
     def beside_states(self) -> int:
         """What stands for the whole run, and activations at their worst moment."""
         return sum(part.bytes for part in self.standing) + self.active.bytes
@@ -86,15 +91,17 @@ def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: P
         communication=_communication(model, worst, chosen),
         flops=_flops(worst, chosen),
         compared_to_explicit=(),
-        verdict=verdict(model, device, chosen, point, memory.allocated_peak_bytes or 0) if device else None,
+        verdict=verdict(model, device, chosen, point, worst.peak, worst.allowed) if device else None,
         notes=(*why, *PROFILES[settings.profile].notes, PARTS),
     )
 
 
-def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, point: Point, peak: int) -> Verdict:
-    """What a device says to the allocated peak of the worst stage. Bytes."""
+def verdict(
+    model: ModelConfig, device: DeviceConfig, settings: PlanSettings, point: Point, peak: int, allowed: int = 0
+) -> Verdict:
+    """What a device says to the allocated peak of the worst stage, of which `allowed` is budgeted. Bytes."""
     groups = parallel_of(settings).communicators(experts=bool(model.num_routed_experts))
-    return fit.model_verdict(device, settings, point, peak, groups)
+    return fit.model_verdict(device, settings, point, peak, groups, allowed)
 
 
 def evaluated(

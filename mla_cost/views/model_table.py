@@ -11,7 +11,16 @@ from rich.text import Text
 
 from mla_cost.results import Plan, Result, Stage
 from mla_cost.views.bars import MOST, stage_bars
-from mla_cost.views.parts import by_device, device_line, items, note_lines, other_memory, refused, verdict_text
+from mla_cost.views.parts import (
+    by_device,
+    device_line,
+    items,
+    note_lines,
+    other_memory,
+    refused,
+    reserve_line,
+    verdict_text,
+)
 from mla_cost.views.units import gib
 
 COLUMNS = (
@@ -19,8 +28,7 @@ COLUMNS = (
     "in flight. working: the micro-batch at its peak. sent: wire bytes of one optimizer step, all axes."
 )
 LEFT_OUT = (
-    "Not priced: allocator rounding and fragmentation, the optimizer step's temporary buffers, library workspaces that "
-    "are not listed."
+    "Not priced: allocator rounding, the optimizer step's temporary buffers, library workspaces that are not listed."
 )
 
 
@@ -28,7 +36,8 @@ def model_table(plan: Plan, *, every_stage: bool = False) -> RenderableType:
     """The whole answer. every_stage: a bar for each, however many there are."""
     parts: list[RenderableType] = [Text(_heading(plan)), Text(COLUMNS, style="dim")]
     for device, results in by_device(plan):
-        parts += [Text(""), Text(device_line(plan, device, results), style="bold"), _forms(results)]
+        parts += [Text(""), Text(device_line(plan, device, results), style="bold")]
+        parts += [Text(reserve_line(results), style="dim"), _forms(results)]
         told = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and refused(r)]
         parts += [items(told)] if told else []
         priced = [result for result in results if result.memory.stages]
@@ -39,7 +48,8 @@ def model_table(plan: Plan, *, every_stage: bool = False) -> RenderableType:
 def _heading(plan: Plan) -> str:
     inputs = plan.inputs
     world = inputs["pp"] * inputs["tp"] * inputs["sp"] * inputs["dp"]
-    degrees = ", ".join(f"{axis} {inputs[axis]}" for axis in ("tp", "sp", "pp", "ep", "dp"))
+    axes = ("tp", "sp", "pp", "ep", "dp") if inputs["etp"] == 1 else ("tp", "sp", "pp", "ep", "etp", "dp")
+    degrees = ", ".join(f"{axis} {inputs[axis]}" for axis in axes)
     batch = f"micro-batch {inputs['micro_batch']} x {inputs['micro_batches']}"
     return (
         f"{inputs['model_title']}, the whole model: {inputs['seq_len']:,} tokens, {batch}, {inputs['dtype']}\n"

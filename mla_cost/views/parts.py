@@ -32,6 +32,14 @@ def device_line(plan: Plan, device: str | None, results: list[Result]) -> str:
     return f"{device} ({title}): usable {gib(verdict.usable_bytes)} of {gib(visible)} GiB visible"
 
 
+def reserve_line(results: list[Result]) -> str:
+    """What stands between usable and visible memory, all of it budgeted; empty without a verdict."""
+    verdict = next((r.verdict for r in results if r.verdict and r.verdict.usable_bytes is not None), None)
+    parts = [item for item in verdict.basis if item.name.startswith("reserve: ")] if verdict else []
+    told = (f"{item.name.removeprefix('reserve: ')} {gib(-item.bytes)}" for item in parts)
+    return f"kept back, budgeted: {', '.join(told)}" if parts else ""
+
+
 def note_lines(plan: Plan) -> list[str]:
     """Every note once, with the forms that it is about; a note about all of them stands alone."""
     notes: dict[str, list[str]] = {}
