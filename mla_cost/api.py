@@ -160,11 +160,11 @@ def with_levers(settings: PlanSettings, *, refused: bool = False) -> Answer:
     return Answer(found.inputs, tuple(filled))
 
 
-def terms(settings: PlanSettings, term: str, stage: int | None = None) -> tuple[Term, ...]:
+def terms(settings: PlanSettings, term: str) -> tuple[Term, ...]:
     """Where a number comes from, for every row of a plan that has numbers.
 
     Raises:
-        InputError: bad input, no such term or stage, or no row with numbers.
+        InputError: bad input, no such term, or no row with numbers.
 
     """
     from mla_cost.terms import explain
@@ -176,7 +176,7 @@ def terms(settings: PlanSettings, term: str, stage: int | None = None) -> tuple[
         verdict = found.results[0].verdict
         raise InputError(verdict.reason if verdict else "no form has numbers")
     device = {name: catalog.device(name) for name in found.inputs["devices"]}
-    return tuple(explain(model, device.get(row.device or ""), settings, row, term, stage) for row in priced)
+    return tuple(explain(model, device.get(row.device or ""), settings, row, term) for row in priced)
 
 
 def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
@@ -197,7 +197,7 @@ def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
 
 _MODEL_ONLY = (
     *("first_layers", "last_layers", "sharding", "gradient_dtype", "moment_dtype", "vocab_multiple"),
-    "imbalance_percent",
+    *("imbalance_percent", "stage"),
     *(
         "pp",
         "ep",

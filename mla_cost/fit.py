@@ -37,11 +37,11 @@ def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it
 def model_verdict(
     device: DeviceConfig, settings: PlanSettings, point: Point, peak: int, groups: Mapping[str, int], allowed: int = 0
 ) -> Verdict:
-    """The same for the worst stage of a whole model. groups: ranks of each communicator that it makes.
+    """The same for a stage of a whole model. groups: ranks of each communicator that it makes.
 
     allowed: what of the peak is an allowance and not counted. Bytes.
     """
-    what = ("the worst stage", "fits")
+    what = ("the worst stage" if settings.stage is None else f"stage {settings.stage}", "fits")
     return _verdict(device, settings, point, peak=peak, what=what, groups=groups, options=None, allowed=allowed)
 
 

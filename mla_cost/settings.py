@@ -60,6 +60,7 @@ class PlanSettings(BaseModel):
     first_layers: Annotated[int, Field(ge=0, le=100_000)] | None = None
     last_layers: Annotated[int, Field(ge=0, le=100_000)] | None = None
     pipeline_layout: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
+    stage: Annotated[int, Field(ge=0, le=2**16)] | None = None
     sharding: Literal["ddp", "distributed", "zero1", "zero2"] = "distributed"
     gradient_dtype: Literal["fp32", "bf16"] = "fp32"
     moment_dtype: Literal["fp32", "bf16"] = "fp32"

@@ -20,7 +20,7 @@ from mla_cost.results import CollectiveCost, Result, Term, TermItem
 from mla_cost.settings import PlanSettings
 from mla_cost.stage import Segment
 from mla_cost.states import Held, RankParameters, StateItem, StateSettings, rank_parameters
-from mla_cost.whole_model import Cost, evaluated, parallel_of, state_settings
+from mla_cost.whole_model import Cost, evaluated, parallel_of, state_settings, told
 from mla_cost.workspace import kinds_of
 
 MEANINGS: Final = {
@@ -44,22 +44,18 @@ MEANINGS: Final = {
 Items = Iterable[TermItem]
 
 
-def explain(
-    model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result, term: str, stage: int | None
-) -> Term:
-    """One number of a row, item by item. stage: of the model scope; the worst one where it is None.
+def explain(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result, term: str) -> Term:
+    """One number of a row, item by item; at the model scope of the stage that the row is about.
 
     Raises:
-        InputError: no such term or stage, or a row without numbers.
+        InputError: no such term.
 
     """
     if row.memory.allocated_peak_bytes is None:
         raise InputError(f"{row.form} has no numbers: {row.verdict.reason if row.verdict else ''}")
     if settings.scope == "model":
-        source: _Block | _Stage = _Stage(model, device, settings, row, stage)
+        source: _Block | _Stage = _Stage(model, device, settings, row)
     else:
-        if stage is not None:
-            raise InputError("stages belong to scope model", field="--stage", value=stage)
         source = _Block(model, device, settings, row)
     if term not in source.known:
         known = ", ".join(source.known)
@@ -173,19 +169,14 @@ class _Block:
 class _Stage:
     """The terms of the model scope, of one stage."""
 
-    def __init__(
-        self, model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result, stage: int | None
-    ) -> None:
+    def __init__(self, model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result) -> None:
         chosen, _, costs = evaluated(model, device, row.form, settings)
-        if stage is not None and not 0 <= stage < len(costs):
-            raise InputError("no such stage", field="--stage", value=stage, allowed=f"0 to {len(costs) - 1}")
-        self.cost: Cost = max(costs, key=lambda cost: cost.peak) if stage is None else costs[stage]
+        self.cost: Cost = told(costs, settings)
         self.stage: int | None = self.cost.stage
         self.family = device.family if device else "none"
         self.parallel: Parallel = parallel_of(chosen)
         self.keeping: StateSettings = state_settings(chosen)
         self.held: RankParameters = rank_parameters(model, self.parallel, self.cost.chunks, self.keeping)
-        common = _common(row) if stage is None else {}  # the row's own figures are those of the worst stage
         self.known: dict[str, Callable[[], Items]] = {
             "weights": self.weights,
             "gradients": self.gradients,
@@ -198,7 +189,7 @@ class _Stage:
             "peak": lambda: (*self.kept(), *self.working()),
             "standing": self.standing,
             "allocated": lambda: (*self.states(), *self.standing(), *self.kept(), *self.working()),
-            **common,
+            **_common(row),
         }
 
     # states

@@ -9,6 +9,7 @@ from mla_cost import fit
 from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.cost import Key
 from mla_cost.engine import DTYPE_BYTES
+from mla_cost.errors import InputError
 from mla_cost.parallel import Chunk, Parallel, problems, stages
 from mla_cost.parameters import refusal
 from mla_cost.pricing import flop_count, illegal
@@ -75,7 +76,7 @@ def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: P
         chosen, why, costs = evaluated(model, device, form, settings)
     except Illegal as error:
         return illegal(device, form, settings, str(error))
-    worst = max(costs, key=lambda cost: cost.peak)
+    worst = told(costs, settings)
     point = worst.costs[0].segments[-1].point
     memory = _memory(costs, worst)
     return Result(
@@ -85,7 +86,7 @@ def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: P
         scheme=point.scheme.name,
         kernel=chosen.kernel,
         profile=settings.profile,
-        settings=_settings(chosen, point.key),
+        settings={**_settings(chosen, point.key), "stage": worst.stage},
         key=point.key.facts.words(),
         memory=memory,
         communication=_communication(model, worst, chosen),
@@ -102,6 +103,21 @@ def verdict(
     """What a device says to the allocated peak of the worst stage, of which `allowed` is budgeted. Bytes."""
     groups = parallel_of(settings).communicators(experts=bool(model.num_routed_experts))
     return fit.model_verdict(device, settings, point, peak, groups, allowed)
+
+
+def told(costs: Sequence[Cost], settings: PlanSettings) -> Cost:
+    """The stage that a row is about: the one asked for, else the worst.
+
+    Raises:
+        InputError: a stage that the pipeline does not have.
+
+    """
+    if settings.stage is None:
+        return max(costs, key=lambda cost: cost.peak)
+    if settings.stage >= len(costs):
+        last = len(costs) - 1
+        raise InputError("no such stage", field="stage", value=settings.stage, allowed=f"0 to {last}" if last else "0")
+    return costs[settings.stage]
 
 
 def evaluated(

@@ -57,7 +57,7 @@ STAGE = {
 
 
 def totals(settings: PlanSettings, term: str, stage: int | None = None) -> list[int]:
-    found = api.terms(settings, term, stage)
+    found = api.terms(settings.model_copy(update={"stage": stage}), term)
     for it in found:
         assert it.total_bytes == sum(item.bytes for item in it.items)
         assert all(item.name and item.bytes > 0 for item in it.items if term != "usable")
@@ -121,14 +121,14 @@ def test_states_are_their_parts():
         ({}, "kept", None, "no such term, not 'kept'; allowed: saved, peak"),
         (DEEPSEEK, "keptt", None, "did you mean kept"),
         ({"device": ()}, "usable", None, "no such term"),
-        ({}, "saved", 1, "stages belong to scope model"),
+        ({}, "saved", 1, "stage: 1 belongs to scope model"),
         (DEEPSEEK, "kept", 16, "no such stage, not 16; allowed: 0 to 15"),
         ({"sp": 3}, "saved", None, "does not divide"),
     ],
 )
 def test_what_is_refused(question, term, stage, message):
     with pytest.raises(InputError) as refused:
-        api.terms(PlanSettings(**question), term, stage)
+        api.terms(PlanSettings(**question, stage=stage), term)
     assert message in str(refused.value)
 
 
@@ -142,7 +142,7 @@ def printed(capsys, *arguments: str, code: int = 0) -> str:
 
 def test_the_table_ends_with_the_total(capsys):
     text = printed(capsys, "deepseek-v3-2048-h800", "--form", "explicit", "--explain-term", "kept", "--stage", "3")
-    (term,) = api.terms(PlanSettings(**DEEPSEEK | {"form": ("explicit",)}), "kept", 3)
+    (term,) = api.terms(PlanSettings(**DEEPSEEK | {"form": ("explicit",), "stage": 3}), "kept")
     assert text.splitlines()[-1].split() == ["total", f"{term.total_bytes:,}"]
     assert "stage 3" in text
     assert max(map(len, text.splitlines())) <= 80
@@ -155,6 +155,18 @@ def test_json_has_the_items(capsys):
         assert term["total_bytes"] == sum(item["bytes"] for item in term["items"])
 
 
+@pytest.mark.parametrize("stage", [0, 7, 15])
+def test_a_row_can_be_about_any_stage(stage):
+    """Its figures are those of the stage, and the verdict speaks of it; the stages themselves stay as they are."""
+    worst, asked = (priced(PlanSettings(**DEEPSEEK, stage=which)) for which in (None, stage))
+    for row, other in zip(asked, worst, strict=True):
+        assert row.memory.stages == other.memory.stages
+        held = row.memory.stages[stage]
+        assert (row.memory.allocated_peak_bytes, row.settings["stage"]) == (held.allocated_peak_bytes, stage)
+        assert row.verdict.required_bytes == held.allocated_peak_bytes
+        assert row.verdict.reason.startswith(f"stage {stage} ")
+
+
 def test_a_stage_alone_and_other_formats_are_refused(capsys):
-    assert "--explain-term" in printed(capsys, "--stage", "0", code=2)
+    assert "belongs to scope model" in printed(capsys, "--stage", "0", code=2)
     assert "allowed: table, json" in printed(capsys, "--explain-term", "saved", "--format", "csv", code=2)

@@ -82,7 +82,7 @@ def plan(
         str | None, typer.Option(metavar="NAME", help="Where a number comes from: saved, allocated, kept, weights, ...")
     ] = None,
     stage: Annotated[
-        int | None, typer.Option(help="The stage that --explain-term is about; the worst by default.")
+        int | None, typer.Option(help="The pipeline stage that is told (scope model); the worst by default.")
     ] = None,
     bars: Annotated[bool, typer.Option("--bars", help="Memory as bars: of every form, or of every stage.")] = False,
     plot: Annotated[
@@ -125,12 +125,13 @@ def plan(
         "other_memory": other_memory,
         "scope": scope,
         "profile": profile,
+        "stage": stage,
     }
     settings = planfile.settings(file, flags, planfile.assignments(assign), planfile.assignments(reserve, "reserve"))
     if require_fit and not settings.device:
         raise InputError("a fit needs a device to fit on; name one with --device", field="--require-fit")
-    if explain_term is not None or stage is not None:
-        _explain(settings, explain_term, stage, output)
+    if explain_term is not None:
+        _explain(settings, explain_term, output)
         raise typer.Exit
     if plot is not None:
         _check_picture(plot)
@@ -168,15 +169,13 @@ def _draw(settings: Any, answer: Any, plot: Path) -> None:
     plotting.draw_plan(settings, answer, plot)
 
 
-def _explain(settings: Any, term: str | None, stage: int | None, output: str) -> None:
+def _explain(settings: Any, term: str, output: str) -> None:
     from mla_cost import api
     from mla_cost.errors import InputError
 
-    if term is None:
-        raise InputError("this says which stage --explain-term is about", field="--stage", value=stage)
     if output not in {"table", "json"}:
         raise InputError("terms print as a table or as JSON", field="--format", value=output, allowed="table, json")
-    terms = api.terms(settings, term, stage)
+    terms = api.terms(settings, term)
     if output == "json":
         from mla_cost.results import terms_json
 

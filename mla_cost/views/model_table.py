@@ -24,7 +24,7 @@ from mla_cost.views.parts import (
 from mla_cost.views.units import gib
 
 COLUMNS = (
-    "GiB on one rank of the worst stage. states: weights, gradients, optimizer. kept: activations of the micro-batches "
+    "GiB on one rank of {}. states: weights, gradients, optimizer. kept: activations of the micro-batches "
     "in flight. working: the micro-batch at its peak. sent: wire bytes of one optimizer step, all axes."
 )
 LEFT_OUT = (
@@ -34,7 +34,7 @@ LEFT_OUT = (
 
 def model_table(plan: Plan, *, every_stage: bool = False) -> RenderableType:
     """The whole answer. every_stage: a bar for each, however many there are."""
-    parts: list[RenderableType] = [Text(_heading(plan)), Text(COLUMNS, style="dim")]
+    parts: list[RenderableType] = [Text(_heading(plan)), Text(COLUMNS.format(_which(plan)), style="dim")]
     for device, results in by_device(plan):
         parts += [Text(""), Text(device_line(plan, device, results), style="bold")]
         parts += [Text(reserve_line(results), style="dim"), _forms(results)]
@@ -43,6 +43,11 @@ def model_table(plan: Plan, *, every_stage: bool = False) -> RenderableType:
         priced = [result for result in results if result.memory.stages]
         parts += list(_stages(priced, every_stage)) if priced else []
     return Group(*parts, Text(""), *_small_print(plan))
+
+
+def _which(plan: Plan) -> str:
+    stage = plan.inputs["stage"]
+    return "the worst stage" if stage is None else f"stage {stage}"
 
 
 def _heading(plan: Plan) -> str:
@@ -73,10 +78,10 @@ def _figures(result: Result) -> list[str]:
     memory = result.memory
     if not memory.stages:
         return ["-"] * 5
-    worst = _worst(memory.stages)
-    states = worst.weight_bytes + worst.gradient_bytes + worst.optimizer_bytes
+    told = memory.stages[result.settings["stage"]]
+    states = told.weight_bytes + told.gradient_bytes + told.optimizer_bytes
     sent = sum(cost.wire_bytes for cost in result.communication.collectives)
-    return [gib(states), gib(worst.kept_bytes), gib(worst.working_bytes), gib(worst.allocated_peak_bytes), gib(sent)]
+    return [gib(states), gib(told.kept_bytes), gib(told.working_bytes), gib(told.allocated_peak_bytes), gib(sent)]
 
 
 def _worst(stages: Iterable[Stage]) -> Stage:
