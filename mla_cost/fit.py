@@ -22,7 +22,7 @@ TIGHT = 20  # less headroom than one part in 20 of usable memory is tight
 FRAGMENTATION = "allocator fragmentation"
 _FRAGMENTATION_SOURCE = (
     "estimated: {percent} % of visible memory; an out-of-memory log of a training run on an 80 GB device shows 3.48 of "
-    "51.64 GiB reserved by torch and unallocated, 6.7 % (modelscope/ms-swift issue 5943); set with fragmentation_percent"
+    "51.64 GiB reserved by torch and unallocated, 6.7 % (modelscope/ms-swift issue 5943); fragmentation_percent sets it"
 )
 
 

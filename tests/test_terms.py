@@ -160,6 +160,8 @@ def test_a_row_can_be_about_any_stage(stage):
     """Its figures are those of the stage, and the verdict speaks of it; the stages themselves stay as they are."""
     worst, asked = (priced(PlanSettings(**DEEPSEEK, stage=which)) for which in (None, stage))
     for row, other in zip(asked, worst, strict=True):
+        assert row.verdict is not None
+        assert row.memory.stages is not None
         assert row.memory.stages == other.memory.stages
         held = row.memory.stages[stage]
         assert (row.memory.allocated_peak_bytes, row.settings["stage"]) == (held.allocated_peak_bytes, stage)
