@@ -8,6 +8,7 @@ step, those of the stage that has most of them, since another stage may be the w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import groupby
@@ -81,6 +82,17 @@ class Priced:
     def executed(self) -> int:
         """Flops that the rank runs, forward and backward."""
         return self._work[1]
+
+    @cached_property
+    def saved(self) -> Counter[tuple[str, str, int]]:
+        """What one micro-batch keeps for backward: layer, name and bytes of every storage."""
+        if self.settings.scope == "model":
+            from mla_cost import whole_model
+
+            stage = self.row.settings["stage"]
+            return whole_model.saved(self.model, self.device, self.row.form, self.settings, stage)
+        kept = Counter(("", tensor.name, tensor.bytes) for tensor in self.row.memory.tensors if tensor.saved)
+        return Counter({storage: self.settings.layers * count for storage, count in kept.items()})
 
     @cached_property
     def _work(self) -> tuple[int, int]:
@@ -215,6 +227,7 @@ def lever(asked: Priced, change: Change) -> Lever:
     """A change with what it does."""
     after = asked.after(change)
     made = after.status != "illegal"
+    dropped, kept = _exchanged(asked, after) if made and change.lever == "remat" else (None, None)
     return Lever(
         lever=change.lever,
         change=words(asked, after),
@@ -228,7 +241,19 @@ def lever(asked: Priced, change: Change) -> Lever:
         ranks_factor=change.ranks,
         status=after.status,
         reason=after.verdict.reason if after.status in REFUSED else "",
+        dropped_bytes=dropped,
+        kept_bytes=kept,
     )
+
+
+def _exchanged(before: Priced, after: Priced) -> tuple[int, int]:
+    """Bytes that a micro-batch no longer keeps for backward, and those that it keeps instead."""
+    gone, new = before.saved - after.saved, after.saved - before.saved
+    return _bytes(gone), _bytes(new)
+
+
+def _bytes(storages: Counter[tuple[str, str, int]]) -> int:
+    return sum(amount * count for (_, _, amount), count in storages.items())
 
 
 def _tells(lever: Lever, refused: bool) -> bool:

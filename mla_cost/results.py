@@ -151,7 +151,8 @@ class Lever(NamedTuple):
 
     lever: the setting that is turned; settings: all that change with it. ranks_factor: by how much the number of ranks
     grows. sent, flops: forward and backward; at the model scope in one optimizer step, on the stage that has most of
-    them. reason: why it is refused.
+    them. reason: why it is refused. dropped, kept: of a recomputation, what a micro-batch then no longer keeps for
+    backward on the stage that is told (or in the blocks), and what it keeps instead.
     """
 
     lever: str
@@ -166,6 +167,8 @@ class Lever(NamedTuple):
     ranks_factor: int
     status: Status
     reason: str
+    dropped_bytes: int | None = None
+    kept_bytes: int | None = None
 
 
 class Verdict(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -147,6 +148,23 @@ def busiest(model: ModelConfig, device: DeviceConfig | None, form: str, settings
         max(sum(collective.wire_bytes for collective in stage) for stage in traffic),
         max((flops.forward.executed or 0) + (flops.backward.executed or 0) for flops in work),
     )
+
+
+def saved(
+    model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings, stage: int
+) -> Counter[tuple[str, str, int]]:
+    """What one micro-batch keeps for backward on a stage: layer, name and bytes of every storage.
+
+    Raises:
+        Illegal: as `stage_costs`.
+
+    """
+    _, _, costs = evaluated(model, device, form, settings)
+    found: Counter[tuple[str, str, int]] = Counter()
+    for name, at in ((segment.name, segment.at) for segment in _segments(costs[stage])):
+        allocations = at.account.timeline.allocations
+        found.update((name, allocations[number].label, at.bytes_of(number)) for number in at.account.saved)
+    return found
 
 
 def parallel_of(settings: PlanSettings) -> Parallel:

@@ -77,6 +77,35 @@ def test_levers_are_sorted_and_none_is_idle_or_refused(question):
             assert any((lever.required_delta_bytes, lever.sent_delta_bytes, lever.flops_delta)), lever.change
 
 
+@pytest.mark.parametrize("question", [ATTENTION, MODEL, PIPELINE], ids=["attention", "model", "pipeline"])
+def test_what_recomputation_drops_less_what_it_keeps_is_what_the_plan_saves_less(question):
+    """Only recomputation has the two figures; full keeps nothing but what layers hand on and the ends."""
+    seen = set()
+    for row, lever in levers(**question):
+        assert (lever.dropped_bytes is None) == (lever.lever != "remat")
+        if lever.dropped_bytes is None or lever.kept_bytes is None:
+            continue
+        seen.add(lever.settings["remat"])
+        assert lever.dropped_bytes > lever.kept_bytes >= 0
+        if question is ATTENTION:
+            after = priced(question, row, lever.settings)
+            assert (after.memory.saved_bytes or 0) - (
+                row.memory.saved_bytes or 0
+            ) == lever.kept_bytes - lever.dropped_bytes
+    assert {"full", "core_attn"} <= seen
+
+
+def test_recomputing_up_projections_drops_what_megatron_says():
+    """Typed from docs/megatron.md: q, k, v, normed latents, roots and the latent's copy go."""
+    question = MODEL | {"model": "moonlight-16b-a3b", "device": "h100-80gb", "tp": 2, "dp": 4, "micro_batch": 1}
+    found = levers(**question, form="explicit", profile="megatron", kernel="flash")
+    (lever,) = (lever for _, lever in found if lever.settings == {"remat": "mla_up_proj"})
+    positions, local = 4096, 2048
+    layer = 2 * positions * 8 * (192 + 192 + 128) + 2 * local * 2048 + 4 * local + 2 * 2 * local * 512 + 4 * local
+    assert lever.dropped_bytes == 27 * layer
+    assert lever.kept_bytes == 27 * (2 * local * 576 + 2 * positions * 64)
+
+
 def test_every_lever_of_the_issue_is_pulled():
     pulled = {lever.lever for question in (ATTENTION, MODEL, PIPELINE) for _, lever in levers(**question, refused=True)}
     wanted = {"form", "scheme", "kernel", "v_layout", "remat", "micro_batch", "sp", "tp", "pp", "ep", "sharding"}

@@ -11,13 +11,15 @@ from rich.text import Text
 
 from mla_cost.results import Lever, Plan, Result
 from mla_cost.views.parts import STYLES, items
-from mla_cost.views.units import signed
+from mla_cost.views.units import gib, signed
 
+_REMAT = "Recomputation: what a micro-batch no longer keeps for backward, and what it keeps instead, in GiB."
 WHAT = {
-    "attention": "Changes of required memory and bytes sent in GiB, forward and backward; of flops in per cent.",
+    "attention": "Changes of required memory and bytes sent in GiB, forward and backward; of flops in per cent. "
+    f"{_REMAT}",
     "model": (
         "Changes of required memory on the worst stage and of bytes sent in a step, in GiB; of flops in per cent (both "
-        "of the stage that has most)."
+        f"of the stage that has most). {_REMAT}"
     ),
 }
 
@@ -56,6 +58,8 @@ def _table(levers: Iterable[Lever]) -> Table:
     table.add_column("then", no_wrap=True)
     for lever in levers:
         change = lever.change + (f" ({lever.ranks_factor} x the ranks)" if lever.ranks_factor > 1 else "")
+        if lever.dropped_bytes is not None:
+            change += f" (drops {gib(lever.dropped_bytes)}, keeps {gib(lever.kept_bytes)} instead)"
         cells = signed(lever.required_delta_bytes or 0), signed(lever.sent_delta_bytes or 0), _share(lever)
         table.add_row(change, *cells, Text(lever.status, STYLES[lever.status]))
     return table
