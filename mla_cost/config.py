@@ -60,7 +60,8 @@ class ModelConfig(BaseModel):
     their own embedding and head, the block of FP8 scales, inv_freq entries per layer. `uncounted_parts` names parts
     of the model that these facts do not describe; `uncounted_parameters` (elements per layer) then stands for them.
     `other_layer_parameters` (elements) and `other_layer_bytes` (saved for backward, per micro-batch and rank) stand
-    for the token mixer of one layer that holds no MLA block. These three are the user's own figures.
+    for the token mixer of one layer that holds no MLA block, `indexer_layer_bytes` (likewise) for the indexer of one
+    layer that has its own. These four are the user's own figures.
     """
 
     model_config = _Frozen
@@ -99,6 +100,7 @@ class ModelConfig(BaseModel):
     uncounted_parameters: Count | None = None
     other_layer_parameters: Count | None = None
     other_layer_bytes: Bytes | None = None
+    indexer_layer_bytes: Bytes | None = None
     rope: dict[str, Scalar] = {}
     traits: dict[str, Scalar] = {}
     verified: bool = False

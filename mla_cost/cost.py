@@ -42,6 +42,8 @@ class Key(NamedTuple):
     rope_fusion: str = "on"
     cross_entropy: str = "native"
     down_projections: str = "replicated"
+    mixer: str = "mla"
+    indexer: str = "none"
 
     def settings(self) -> dict[str, str]:
         """What program texts can ask about."""
@@ -56,6 +58,8 @@ class Key(NamedTuple):
             "rope_fusion": self.rope_fusion,
             "cross_entropy": self.cross_entropy,
             "down_projections": self.down_projections,
+            "mixer": self.mixer,
+            "indexer": self.indexer,
         }
 
 

@@ -44,6 +44,8 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "j": ("columns of a multi-token-prediction projection on one tp rank, h/t", "dims.hidden / tp"),
     "D": ("tokens that the experts of one rank receive, each once", "routed, by dispatcher deepep"),
     "a": ("tokens that go to each expert rank, each once, D/E rounded up", "routed, by dispatcher deepep"),
+    "B": ("bytes that the token mixer of a layer without MLA keeps", "facts.other_layer_bytes"),
+    "I": ("bytes that the indexer of one layer keeps", "facts.indexer_layer_bytes"),
     "r_half": ("half of r, which RoPE turns as one", "dims.qk_rope_head_dim / 2"),
 }
 # widths that a kernel fixes, such as the last dim of Ascend's softmax statistics

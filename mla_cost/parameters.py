@@ -136,8 +136,8 @@ def require_countable(config: ModelConfig) -> None:
     if gaps:
         lacks, ways_out = zip(*gaps, strict=True)
         raise InputError(
-            f"{config.name} cannot be counted: {'; '.join(lacks)}; state {' and '.join(ways_out)} in a copy of the "
-            "model's file, or ask for one block with --scope attention"
+            f"{config.name} cannot be counted: {'; '.join(lacks)}; state {' and '.join(ways_out)}, with --set "
+            "facts.NAME=NUMBER or in a copy of the model's file, or price its MLA block alone with --scope attention"
         )
 
 
@@ -245,12 +245,16 @@ def mtp_weights(config: ModelConfig) -> tuple[Weight, ...]:
     transformer/multi_token_prediction.py (enorm, hnorm, eh_proj, final_layernorm).
     """
     hidden = config.dims.hidden
-    last = layer_kinds(config)[-1]._replace(indexer=config.indexer is not None)
     return (
         *(Weight(f"mtp.{norm}", (hidden,)) for norm in ("embedding_norm", "hidden_norm", "final_norm")),
         Weight("mtp.eh_proj", (hidden, 2 * hidden), "tp"),
-        *layer_weights(config, last),
+        *layer_weights(config, mtp_kind(config)),
     )
+
+
+def mtp_kind(config: ModelConfig) -> LayerKind:
+    """The kind of the layer in a multi-token-prediction module: the model's last, with an indexer if it has any."""
+    return layer_kinds(config)[-1]._replace(indexer=config.indexer is not None)
 
 
 def embedding_weight(config: ModelConfig) -> Weight:

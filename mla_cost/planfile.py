@@ -13,7 +13,7 @@ from mla_cost.forms import FORMS
 from mla_cost.settings import PlanSettings
 
 _NAMES = ("device", "form")
-_MAPPINGS = ("dims", "reserve")
+_MAPPINGS = ("dims", "facts", "reserve")
 
 
 def names(given: Iterable[str] | None) -> list[str] | None:

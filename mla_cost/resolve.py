@@ -157,6 +157,8 @@ def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
         "f": (model.intermediate_size or 0) // tp,
         "d_q_part": (model.dims.q_lora_rank or 0) // tp,
         "kv_part": (model.dims.kv_lora_rank + model.dims.qk_rope_head_dim) // tp,
+        "B": model.other_layer_bytes or 0,
+        "I": model.indexer_layer_bytes or 0,
         "V": padded_vocabulary(model.vocab_size or 0, tp, settings.vocab_multiple) // tp,
         "q": -(-settings.seq_len // settings.sp * settings.micro_batch // settings.loss_chunks),
         "E": settings.ep,

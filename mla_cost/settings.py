@@ -88,3 +88,4 @@ class PlanSettings(BaseModel):
     reserve: dict[str, Memory] = {}
     fragmentation_percent: Annotated[int, Field(ge=0, le=50)] | None = None
     dims: dict[str, Any] = {}
+    facts: dict[str, Any] = {}

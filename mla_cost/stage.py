@@ -6,18 +6,27 @@ among it, so a chunk's peak is the largest of (what the layers before it keep) +
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from mla_cost.config import ModelConfig
 from mla_cost.evaluate import Evaluation, FenceError, Moment
 from mla_cost.figures import evaluation, too_large
 from mla_cost.parallel import Chunk, Parallel, in_flight_mixes
-from mla_cost.parameters import LayerKind, layer_kinds
+from mla_cost.parameters import LayerKind, layer_kinds, mtp_kind
 from mla_cost.profiles import PROFILES
 from mla_cost.resolve import Illegal, Point, resolve
 from mla_cost.settings import PlanSettings
 from mla_cost.workspace import kinds_of
+
+WITHOUT_MLA: Final = "without MLA"
+WITH_INDEXER: Final = "with indexer"
+# variant of a declaration: the mixer and the indexer that its texts ask about
+VARIANTS: Final[Mapping[str, tuple[str, str]]] = {
+    "": ("mla", "none"),
+    WITHOUT_MLA: ("other", "none"),
+    WITH_INDEXER: ("mla", "own"),
+}
 
 
 class Segment(NamedTuple):
@@ -51,8 +60,10 @@ def segment(model: ModelConfig, form: str, settings: PlanSettings, family: str, 
         Illegal: as `resolve` and `evaluation`.
 
     """
-    point = resolve(model, form, settings, layer)
-    point = point._replace(key=point.key._replace(input_held=False))
+    declared, _, variant = layer.partition(" ")
+    point = resolve(model, form, settings, declared)
+    mixer, indexer = VARIANTS[variant]
+    point = point._replace(key=point.key._replace(input_held=False, mixer=mixer, indexer=indexer))
     at = evaluation(point)
     walked = _peak(at, kinds_of(family))
     event = at.account.timeline.events[walked.event]
@@ -92,27 +103,41 @@ class Segments:
     def chunk(self, chunk: Chunk) -> ChunkCost:
         """The segments of a chunk in order: embedding, layers, MTP modules with their losses, the head."""
         names = ["embedding"] * chunk.embedding
-        names += [self.layer(self.kinds[index]) for index in chunk.layers]
-        last = self.layer(self.kinds[-1])
+        names += [layer_name(self.model, self.kinds[index]) for index in chunk.layers]
+        last = layer_name(self.model, mtp_kind(self.model))
         names += ["mtp_input", last, "head"] * chunk.num_mtp
         names += ["head"] * chunk.loss
         return chunk_cost([self.of(name) for name in names])
 
-    @staticmethod
-    def layer(kind: LayerKind) -> str:
-        """The declaration that a layer kind runs.
 
-        Raises:
-            Illegal: a kind that no declaration covers, by name.
+def layer_name(model: ModelConfig, kind: LayerKind) -> str:
+    """The declaration that a layer kind runs, with its variant: `moe`, `dense without MLA`.
 
-        """
-        if kind.attention != 1:
-            raise Illegal(
-                f"a {kind.label} with {kind.attention} MLA blocks is not priced; --scope attention prices a block"
-            )
-        if kind.indexer:
-            raise Illegal("the indexer of sparse attention is not priced yet; use --scope attention")
-        return "moe" if kind.moe else "dense"
+    Raises:
+        Illegal: a kind that no declaration covers, by name, or the user's own bytes that are missing.
+
+    """
+    if kind.attention > 1:
+        raise Illegal(
+            f"a {kind.label} with {kind.attention} MLA blocks is not priced; --scope attention prices a block"
+        )
+    declared = "moe" if kind.moe else "dense"
+    if not kind.attention:
+        _require_stated(model, "other_layer_bytes", kind)
+        return f"{declared} {WITHOUT_MLA}"
+    if kind.indexer:
+        _require_stated(model, "indexer_layer_bytes", kind)
+        return f"{declared} {WITH_INDEXER}"
+    return declared
+
+
+def _require_stated(model: ModelConfig, fact: str, kind: LayerKind) -> None:
+    """The user has to say what a part keeps that no dims describe."""
+    if getattr(model, fact) is None:
+        raise Illegal(
+            f"what a {kind.label} of {model.name} keeps for backward is not known; state facts.{fact} (bytes of one "
+            "such layer, per micro-batch and rank; 0 leaves them out), or use --scope attention"
+        )
 
 
 def chunk_cost(segments: Sequence[Segment]) -> ChunkCost:

@@ -94,8 +94,23 @@ def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: P
         flops=_flops(worst, chosen),
         compared_to_explicit=(),
         verdict=verdict(model, device, chosen, point, worst.peak, worst.allowed) if device else None,
-        notes=(*why, *PROFILES[settings.profile].notes, PARTS),
+        notes=(*why, *PROFILES[settings.profile].notes, PARTS, *_stated_parts(costs)),
     )
+
+
+def _stated_parts(costs: Sequence[Cost]) -> Iterator[str]:
+    """What layers hold that only the user's own bytes describe."""
+    keys = [segment.point.key for cost in costs for segment in _segments(cost)]
+    if any(key.mixer == "other" for key in keys):
+        yield (
+            "layers without MLA keep the bytes that were stated for them (facts.other_layer_bytes); what their token "
+            "mixer has alive for a moment, runs and sends is not counted"
+        )
+    if any(key.indexer == "own" for key in keys):
+        yield (
+            "indexers keep the bytes that were stated for them (facts.indexer_layer_bytes); attention to the tokens "
+            "that they choose is priced as attention to all"
+        )
 
 
 def verdict(
@@ -235,7 +250,7 @@ def require_legal(model: ModelConfig, settings: PlanSettings) -> None:
     """
     uncounted = refusal(model)
     if uncounted is not None:
-        raise Illegal(f"{uncounted}; --scope attention prices its MLA block")
+        raise Illegal(uncounted)
     keeping = state_settings(settings)
     shape = shape_of(model, keeping, seq_len=settings.seq_len, micro_batch=settings.micro_batch)
     wrong = problems(parallel_of(settings), shape)
@@ -277,7 +292,7 @@ def standing(costs: Sequence[ChunkCost], profile: Profile) -> tuple[Breakdown, .
     experts = False
     for segment in (segment for cost in costs for segment in cost.segments):
         size, values = segment.point.key.facts.elements, segment.at.values
-        experts = experts or segment.name in WITH_EXPERTS
+        experts = experts or segment.point.key.layer in WITH_EXPERTS
         for item in segment.at.account.timeline.standing:
             outer, inner = size(item.outer).at(values), size(item.inner).at(values)
             sizes[item.name, outer, inner] = outer * inner * DTYPE_BYTES[item.dtype]

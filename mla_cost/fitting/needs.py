@@ -16,7 +16,7 @@ from mla_cost.profiles import PROFILES
 from mla_cost.resolve import Illegal, Point, resolve
 from mla_cost.results import Verdict
 from mla_cost.settings import PlanSettings
-from mla_cost.stage import ChunkCost, Segments, activations
+from mla_cost.stage import ChunkCost, Segments, activations, layer_name
 from mla_cost.states import RankParameters, States, rank_parameters, states
 from mla_cost.whole_model import Cost, parallel_of, state_settings
 
@@ -115,7 +115,8 @@ class ModelNeeds:
     def _point(self) -> Point:
         """A point of the smallest length: which kernel trains it is the same for all lengths and degrees."""
         question = self.question
-        return resolve(question.model, question.form, smallest(question.settings), Segments.layer(self._kinds[-1]))
+        layer = layer_name(question.model, self._kinds[-1]).partition(" ")[0]
+        return resolve(question.model, question.form, smallest(question.settings), layer)
 
     def held(self, settings: PlanSettings) -> list[RankParameters]:
         """What a rank of each stage has of the model. Raises Illegal as `peak`, but for what a form refuses."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mla_cost.program import Layer
 
-_FILES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "__init__")
+_FILES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in {"__init__", "pieces"})
 LAYERS: dict[str, Layer] = {
     layer.name: layer for layer in (import_module(f"mla_cost.layers.{name}").LAYER for name in _FILES)
 }

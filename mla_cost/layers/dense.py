@@ -1,5 +1,6 @@
 """A transformer layer with a dense SwiGLU MLP (docs/decisions/0007)."""
 
+from mla_cost.layers.pieces import MIXER
 from mla_cost.program import Layer
 
 LAYER = Layer(
@@ -9,7 +10,7 @@ LAYER = Layer(
 layer(x):
     hidden = norm x, g_attention[h]
     exchange region hidden
-    attended = forward hidden
+    attended = mixer hidden
     exchange region_end attended
     residual = add x, attended
     hidden = norm residual, g_mlp[h]
@@ -19,6 +20,9 @@ layer(x):
     y = add residual, mlp_out
     return y
 
+"""
+    + MIXER
+    + """
 mlp(hidden):
     gate_up = linear hidden, W_fc1[f+f h]
     gate[f], up[f] = split gate_up

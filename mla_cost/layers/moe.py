@@ -1,5 +1,6 @@
 """A transformer layer with a mixture of experts (docs/decisions/0008)."""
 
+from mla_cost.layers.pieces import MIXER
 from mla_cost.program import Layer
 
 LAYER = Layer(
@@ -9,7 +10,7 @@ LAYER = Layer(
 layer(x):
     hidden = norm x, g_attention[h]
     exchange region hidden
-    attended = forward hidden
+    attended = mixer hidden
     exchange region_end attended
     residual = add x, attended
     hidden = norm residual, g_mlp[h]
@@ -23,7 +24,9 @@ layer(x):
         routed = add routed, shared_out
     y = add residual, routed
     return y
-
+"""
+    + MIXER
+    + """
 experts(hidden):
     logits = linear hidden, W_router[e h]
     weights, chosen = router logits

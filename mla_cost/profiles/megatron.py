@@ -81,7 +81,7 @@ input_norm(x):
 DENSE = """
 layer(x):
     hidden = input_norm x
-    attended = forward hidden
+    attended = mixer hidden
     attended = remade attended, hidden
     drop hidden
     residual = add x, attended
@@ -100,7 +100,7 @@ mlp(residual):
 MOE = """
 layer(x):
     hidden = input_norm x
-    attended = forward hidden
+    attended = mixer hidden
     attended = remade attended, hidden
     drop hidden
     residual = add x, attended

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mla_cost.rules import Call, Rule, Tensors, elementwise, exchange, experts, needed, readable
+from mla_cost.rules import Call, Rule, Tensors, elementwise, exchange, experts, mixer, needed, readable
 from mla_cost.rules import transformer_engine as te
 from mla_cost.rules.activation import silu, times
 from mla_cost.rules.norm import norm
@@ -31,6 +31,14 @@ def _etp_scatter(call: Call, given: Tensors) -> Tensors:
 
 def _add(call: Call, given: Tensors) -> Tensors:
     return [elementwise.add(call.machine, call.label, given[0], given[1])]
+
+
+def _other_mixer(call: Call, given: Tensors) -> Tensors:
+    return [mixer.other_mixer(call.machine, call.label, given[0])]
+
+
+def _with_indexer(call: Call, given: Tensors) -> Tensors:
+    return [mixer.with_indexer(call.machine, given[0])]
 
 
 def _silu(call: Call, given: Tensors) -> Tensors:
@@ -210,6 +218,8 @@ LAYER_RULES: dict[str, Rule] = {
     "etp_gather": _etp_gather,
     "etp_scatter": _etp_scatter,
     "add": _add,
+    "other_mixer": _other_mixer,
+    "with_indexer": _with_indexer,
     "silu": _silu,
     "times": _times,
     "embedding": _embedding,
