@@ -251,7 +251,7 @@ def _require(scheme: Scheme, values: Mapping[str, int]) -> None:
 def _way_out(scheme: Scheme, broken: Requirement, fields: Mapping[str, int]) -> str:
     """The nearest degree below that meets every requirement of the scheme, and the nearest length above."""
     divided = [fields[need.what] for need in scheme.requires if need.by == broken.by]
-    below = max(size for size in range(1, fields[broken.by] + 1) if not any(what % size for what in divided))
+    below = next(size for size in range(fields[broken.by], 0, -1) if not any(what % size for what in divided))
     told = f"the nearest {broken.by} below is {below}"
     if broken.what != "seq_len":
         return told

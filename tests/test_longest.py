@@ -222,11 +222,16 @@ def test_no_smaller_world_holds_the_target(more):
     layout = dict(row.min_layout)
     assert layout["sp"] * layout["pp"] * layout["dp"] == row.min_devices
     assert fits(verdict(question, row, **layout))
-    worlds = product((1, 2, 4, 8, 16), (1, 3, 9, 27), range(1, row.min_devices))
+    uneven = {2: "Et*14|t*13L", 4: "Et*7|t*7|t*7|t*6L"}
+    uneven |= {8: "Ettt|(tttt|)*3(ttt|)*3tttL", 16: "Et|(tt|)*11(t|)*3tL"}
+    worlds = product((1, 2, 4, 8, 16), (1, 3, 9, 27, *uneven), range(1, row.min_devices))
     smaller = [(sp, pp, dp) for sp, pp, dp in worlds if sp * pp * dp < row.min_devices]
     for (sp, pp, dp), ep in product(smaller, (1, 2, 4, 8, 16, 32, 64)):
         if (sp * dp) % ep == 0:
-            assert not fits(verdict(question, row, sp=sp, pp=pp, dp=dp, ep=ep)), (sp, pp, dp, ep)
+            degrees = {"sp": sp, "pp": pp, "dp": dp, "ep": ep, "pipeline_layout": uneven.get(pp)}
+            found = verdict(question, row, **degrees)
+            assert found.status != "illegal", (degrees, found.reason)
+            assert not fits(found), degrees
 
 
 def test_the_model_scope_tells_a_layout_that_fits_where_the_one_asked_does_not():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import gcd
 from typing import NamedTuple
 
+from mla_cost.changes import even_layout
 from mla_cost.errors import InputError
 from mla_cost.fitting.bounds import divisors, smallest
 from mla_cost.fitting.needs import ModelNeeds, Question
@@ -25,6 +26,7 @@ class Layout(NamedTuple):
     pp: int
     ep: int
     dp: int
+    pipeline_layout: str | None = None
 
 
 class _Degrees(NamedTuple):
@@ -35,6 +37,7 @@ class _Degrees(NamedTuple):
     pp: int
     ep: int
     dp_step: int
+    pipeline_layout: str | None
 
 
 def fewest(question: Question, step: Callable[[int], int]) -> Layout | None:
@@ -45,11 +48,12 @@ def fewest(question: Question, step: Callable[[int], int]) -> Layout | None:
     """
     needs = ModelNeeds(question)
     best: Layout | None = None
-    for degrees in sorted(_all_degrees(question, step)):
+    for degrees in sorted(_all_degrees(question, step), key=lambda degrees: degrees[:5]):
         most = min(((best.devices if best else MOST_DEVICES + 1) - 1) // degrees.unit, MOST_DEGREE // degrees.dp_step)
         found = _least_dp(needs, degrees, most) if most else None
         if found is not None:
-            best = Layout(degrees.unit * found, *degrees[1:4], degrees.dp_step * found)
+            dp, layout = degrees.dp_step * found, degrees.pipeline_layout
+            best = Layout(degrees.unit * found, degrees.sp, degrees.pp, degrees.ep, dp, layout)
     return best
 
 
@@ -59,19 +63,26 @@ def _all_degrees(question: Question, step: Callable[[int], int]) -> Iterator[_De
     for sp in divisors(settings.seq_len, MOST_DEGREE):
         if settings.seq_len % step(sp):
             continue
-        for pp in _pipelines(question):
+        for pp, layout in _pipelines(question):
             for ep in divisors(model.num_routed_experts or 1, MOST_DEGREE):
                 dp_step = ep * settings.etp // gcd(ep * settings.etp, tp * sp)
-                yield _Degrees(pp * tp * sp * dp_step, sp, pp, ep, dp_step)
+                yield _Degrees(pp * tp * sp * dp_step, sp, pp, ep, dp_step, layout)
 
 
-def _pipelines(question: Question) -> Iterator[int]:
-    """Stages of equal numbers of layers; a layout string is for the pp that it was written for."""
-    settings, layers = question.settings, question.model.num_layers or 1
-    if settings.pipeline_layout is not None or settings.virtual_stages > 1:
-        yield settings.pp
-    else:
-        yield from divisors(layers, MOST_DEGREE)
+def _pipelines(question: Question) -> Iterator[tuple[int, str | None]]:
+    """Numbers of stages that divide the layers, and powers of two with a layout as even as can be.
+
+    A layout string, or layers stated for the ends, are for the pp that they were written for.
+    """
+    settings, model = question.settings, question.model
+    layers = model.num_layers or 1
+    stated = (settings.pipeline_layout, settings.first_layers, settings.last_layers)
+    if any(each is not None for each in stated) or settings.virtual_stages > 1:
+        yield settings.pp, settings.pipeline_layout
+        return
+    yield from ((pp, None) for pp in divisors(layers, MOST_DEGREE))
+    powers = (1 << bit for bit in range(1, layers.bit_length()))
+    yield from ((pp, even_layout(layers, model, pp)) for pp in powers if layers % pp)
 
 
 def _least_dp(needs: ModelNeeds, degrees: _Degrees, most: int) -> int | None:
@@ -79,6 +90,7 @@ def _least_dp(needs: ModelNeeds, degrees: _Degrees, most: int) -> int | None:
 
     def at(times: int) -> PlanSettings:
         changed = {"sp": degrees.sp, "pp": degrees.pp, "ep": degrees.ep, "dp": times * degrees.dp_step}
+        changed["pipeline_layout"] = degrees.pipeline_layout
         return needs.question.settings.model_copy(update=changed)
 
     try:

@@ -185,7 +185,7 @@ class ModelNeeds:
     def _stages(self, settings: PlanSettings, parallel: Parallel) -> list[tuple[tuple[Chunk, ...], RankParameters]]:
         """The chunks of each stage and what a rank holds of them, which neither sp, dp nor the length changes."""
         model, shared = self.question.model, self.question.shared
-        key = ("stages", parallel.tp, parallel.pp, parallel.ep, parallel.etp)
+        key = ("stages", parallel.tp, parallel.pp, parallel.ep, parallel.etp, parallel.layout)
         if key not in shared:
             laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
             shared[key] = [(chunks, self._held(settings, parallel, chunks)) for chunks in laid_out]

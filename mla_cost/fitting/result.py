@@ -47,7 +47,7 @@ class Fit(NamedTuple):
     min_devices: int | None
     limited_by: LimitedBy
     target_seq_len: int
-    min_layout: Mapping[str, int] | None
+    min_layout: Mapping[str, Any] | None
     required_bytes: int | None
     next_required_bytes: int | None
     usable_bytes: int | None
@@ -298,8 +298,10 @@ class _Search(NamedTuple):
         return None if least_sp is None else Layout(least_sp, least_sp, 1, 1, 1)
 
 
-def _degrees(settings: PlanSettings, layout: Layout) -> dict[str, int]:
-    return {"tp": settings.tp, "sp": layout.sp, "pp": layout.pp, "ep": layout.ep, "dp": layout.dp}
+def _degrees(settings: PlanSettings, layout: Layout) -> dict[str, Any]:
+    """The settings that the layout takes; a layout string where its stages are not equal."""
+    found: dict[str, Any] = {"tp": settings.tp, "sp": layout.sp, "pp": layout.pp, "ep": layout.ep, "dp": layout.dp}
+    return found if layout.pipeline_layout is None else {**found, "pipeline_layout": layout.pipeline_layout}
 
 
 def _fits(needs: Needs, settings: PlanSettings, free: int) -> bool:

@@ -98,7 +98,7 @@ def _remark(row: Mapping[str, Any]) -> str:
     """Why there is no number, or the degrees of the fewest devices."""
     said = LIMITS[row["limited_by"]]
     layout = row["min_layout"] if row["scope"] == "model" else None
-    degrees = "" if layout is None else " ".join(f"{axis} {size}" for axis, size in layout.items() if size > 1)
+    degrees = "" if layout is None else " ".join(f"{axis} {size}" for axis, size in layout.items() if size != 1)
     return "; ".join(part for part in (said, degrees and f"fewest: {degrees}") if part)
 
 
