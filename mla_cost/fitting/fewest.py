@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mla_cost.changes import even_layout
 from mla_cost.errors import InputError
@@ -89,7 +89,7 @@ def _least_dp(needs: ModelNeeds, degrees: _Degrees, most: int) -> int | None:
     """The least multiple of dp_step, up to `most` of them."""
 
     def at(times: int) -> PlanSettings:
-        changed = {"sp": degrees.sp, "pp": degrees.pp, "ep": degrees.ep, "dp": times * degrees.dp_step}
+        changed: dict[str, Any] = {"sp": degrees.sp, "pp": degrees.pp, "ep": degrees.ep, "dp": times * degrees.dp_step}
         changed["pipeline_layout"] = degrees.pipeline_layout
         return needs.question.settings.model_copy(update=changed)
 
