@@ -80,7 +80,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _grid(size: Size, ranks: int, watch: Watch) -> Report:
-    from mla_cost.validation import allocator, cells, fake
+    from mla_cost.validation import allocator, cells, fake, layers
     from mla_cost.validation.ranks import check_ranks
     from mla_cost.validation.report import Report
 
@@ -92,6 +92,7 @@ def _grid(size: Size, ranks: int, watch: Watch) -> Report:
     stages: dict[str, Callable[[str], Iterable[Row]]] = {
         "refusals": lambda _: fake.check_refusals(),
         "fake tensors": lambda stage: each(stage, fake.check_cell, cells.fake_cells(size)),
+        "layers": lambda stage: each(stage, layers.check_layer, layers.layer_cells(size)),
         "real allocator": lambda stage: each(stage, allocator.check_allocator, cells.allocator_cells(size)),
         "real ranks": lambda _: check_ranks(cells.rank_cells(size, ranks)) if ranks else (),
     }

@@ -57,9 +57,7 @@ def check_cell(spec: Spec) -> Iterator[Row]:
 
 def _block(spec: Spec, recording: Recording) -> Iterator[Row]:
     at, cell, stated = predicted(spec), name(spec), recording.by_construction
-    yield _saved(at, recording, cell, stated)
-    yield _peak(at, recording, cell, stated)
-    yield _timeline(at, recording, cell, stated)
+    yield from (check(at, recording, cell, stated) for check in (saved_row, peak_row, timeline_row))
     yield _parameters(at, recording, spec)
     yield _collectives(at, recording, spec)
     yield _products(at, spec)
@@ -97,13 +95,15 @@ def _answer_of_model(asked: Mapping[str, Any]) -> str:
 # ---- memory
 
 
-def _saved(at: Evaluation, recording: Recording, cell: str, stated: bool) -> Row:
+def saved_row(at: Evaluation, recording: Recording, cell: str, stated: bool) -> Row:
+    """The storages kept between forward and backward, one by one."""
     fault = kept_difference(model_kept(at), executor_kept(recording))
     detail = f"{at.saved_bytes():,} B in {len(recording.saved)} storages"
     return row("saved storages", cell, fault, detail, by_construction=stated)
 
 
-def _peak(at: Evaluation, recording: Recording, cell: str, stated: bool) -> Row:
+def peak_row(at: Evaluation, recording: Recording, cell: str, stated: bool) -> Row:
+    """The most bytes that are alive at a moment."""
     ours, theirs = at.walk().peak, recording.peak
     event = at.account.timeline.events[ours.event]
     model = f"model {ours.bytes:,} B in {event.phase} at {event.op}"
@@ -112,7 +112,8 @@ def _peak(at: Evaluation, recording: Recording, cell: str, stated: bool) -> Row:
     return row("live-byte peak", cell, fault, f"{ours.bytes:,} B", by_construction=stated)
 
 
-def _timeline(at: Evaluation, recording: Recording, cell: str, stated: bool) -> Row:
+def timeline_row(at: Evaluation, recording: Recording, cell: str, stated: bool) -> Row:
+    """Every allocation and free, in order."""
     ours, theirs = model_steps(at), executor_steps(recording)
     return row("timeline", cell, first_difference(ours, theirs), f"{len(ours)} events", by_construction=stated)
 

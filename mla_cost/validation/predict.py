@@ -16,12 +16,12 @@ from mla_cost.settings import PlanSettings
 # The settings that a plan and a cell both have, under the same names.
 _SETTINGS = (
     *("kernel", "scheme", "seq_len", "sp", "micro_batch", "layers", "dtype", "v_layout", "value_padding"),
-    *("attention_layout", "softmax_dtype", "mask", "norm"),
+    *("attention_layout", "softmax_dtype", "mask", "norm", "tp", "ep", "etp", "loss_chunks", "remat"),
 )
 
 
 @lru_cache(maxsize=1024)
-def _model(dims: Dims) -> ModelConfig:
+def _model(dims: Dims, **facts: int) -> ModelConfig:
     widths = AttentionDims(
         hidden=dims.hidden,
         heads=dims.heads,
@@ -31,7 +31,7 @@ def _model(dims: Dims) -> ModelConfig:
         qk_rope_head_dim=dims.rope,
         v_head_dim=dims.value,
     )
-    return ModelConfig(name="cell", title="cell", dims=widths)
+    return ModelConfig(name="cell", title="cell", dims=widths, **facts)
 
 
 def point(spec: Spec) -> Point:
@@ -41,14 +41,37 @@ def point(spec: Spec) -> Point:
         Illegal, InputError: as `mla_cost.resolve.resolve`.
 
     """
-    if spec.layer != "attention":
-        raise InputError("validate compares attention blocks", field="layer", value=spec.layer, allowed="attention")
-    return asked_point(spec.form, spec.dims, **{name: getattr(spec, name) for name in _SETTINGS})
+    settings = {name: getattr(spec, name) for name in _SETTINGS}
+    settings |= {"cross_entropy": spec.loss, "down_projections": "sharded" if spec.sharded_down else "replicated"}
+    if spec.layer == "attention":
+        return asked_point(spec.form, spec.dims, **settings)
+    whole = PlanSettings.model_validate({**settings, "scope": "model", "vocab_multiple": 1})
+    return resolve(_model(spec.dims, **_facts(spec)), spec.form, whole, spec.layer)
+
+
+def _facts(spec: Spec) -> dict[str, int]:
+    """What a model says of its layers, from the widths of the cell."""
+    shared, rest = divmod(spec.shared_ffn, spec.expert_ffn)
+    if rest and spec.layer == "moe":
+        raise InputError(
+            "shared experts have the width of the routed ones",
+            field="shared_ffn",
+            value=spec.shared_ffn,
+            allowed=f"multiples of expert_ffn {spec.expert_ffn}",
+        )
+    return {
+        "intermediate_size": spec.ffn,
+        "vocab_size": spec.vocab,
+        "num_routed_experts": spec.experts,
+        "num_experts_per_token": spec.experts_per_token,
+        "moe_intermediate_size": spec.expert_ffn,
+        "num_shared_experts": shared,
+    }
 
 
 def asked_point(form: str, dims: Dims, **settings: Any) -> Point:
     """As `point`, of what may be no cell of the executor's."""
-    return resolve(_model(dims), form, PlanSettings.model_validate(settings))
+    return resolve(_model(dims), form, PlanSettings.model_validate({"scope": "attention", **settings}))
 
 
 def predicted(spec: Spec) -> Evaluation:
