@@ -145,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
         default = next(field.default for field in fields(Spec) if field.name == name)
         choices = [choice for choice in allowed if choice is not None]
         parser.add_argument(f"--{name.replace('_', '-')}", choices=choices, default=default)
+    parser.add_argument("--sharded-down", action="store_true", help="down-projections are divided over tp")
     for name, default in (
         ("seq_len", 4096),
         ("micro_batch", 1),
@@ -153,7 +154,9 @@ def _parser() -> argparse.ArgumentParser:
         ("tp", 1),
         ("ffn", Spec.ffn),
         ("vocab", Spec.vocab),
+        ("loss_chunks", Spec.loss_chunks),
         ("ep", 1),
+        ("etp", 1),
         ("experts", Spec.experts),
         ("experts_per_token", Spec.experts_per_token),
         ("expert_ffn", Spec.expert_ffn),
