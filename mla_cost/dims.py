@@ -38,8 +38,8 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "g": ("width of an expert", "moe_intermediate_size"),
     "m": ("width of the shared experts on one tp rank, 0 without any", "num_shared_experts * width / tp"),
     "j": ("columns of a multi-token-prediction projection on one tp rank, h/t", "dims.hidden / tp"),
-    "D": ("tokens that the experts of one rank receive, each once", "routed, by dispatcher deepep"),
-    "a": ("tokens that go to each expert rank, each once, D/E rounded up", "routed, by dispatcher deepep"),
+    "D": ("tokens that the experts of one rank receive, each once", "routed, by deepep or hybridep"),
+    "a": ("tokens that go to each expert rank, each once, D/E rounded up", "routed, by deepep or hybridep"),
     "r_half": ("half of r, which RoPE turns as one", "dims.qk_rope_head_dim / 2"),
 }
 # widths that a kernel fixes, such as the last dim of Ascend's softmax statistics

@@ -36,6 +36,7 @@ PARTS = (
     "router and expert rows run as one fused op each, by construction; multi-token-prediction modules are priced from "
     "their parts and not run by the executor yet"
 )
+STEP = "step of gradients in fp32"
 
 
 class Cost(NamedTuple):
@@ -49,9 +50,17 @@ class Cost(NamedTuple):
     standing: tuple[Breakdown, ...] = ()
 
     @property
+    def beside(self) -> StageActivations:
+        """What is alive beside states at the worst moment: of the schedule, or of the optimizer step behind it."""
+        made = self.states.step_bytes
+        if made <= self.active.bytes:
+            return self.active
+        return StageActivations(made, 0, made, (0,) * len(self.costs), STEP)
+
+    @property
     def peak(self) -> int:
-        """States, what stands for the whole run, and activations at their worst moment."""
-        return self.states.total + sum(part.bytes for part in self.standing) + self.active.bytes
+        """States, what stands for the whole run, and what is alive beside them at the worst moment."""
+        return self.states.total + sum(part.bytes for part in self.standing) + self.beside.bytes
 
 
 def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
@@ -195,8 +204,8 @@ def _require_profile(settings: PlanSettings) -> None:
         raise Illegal(f"profile {settings.profile} is priced in bf16 only, not {settings.dtype}")
     if settings.main_weights != "fp32" and settings.dtype != "bf16":
         raise Illegal("main_weights remainders are the lower halves of fp32 beside bf16 weights; use dtype bf16")
-    if settings.dispatcher == "deepep" and settings.ep == 1:
-        raise Illegal("dispatcher deepep needs ep above 1; use dispatcher alltoall")
+    if settings.dispatcher != "alltoall" and settings.ep == 1:
+        raise Illegal(f"dispatcher {settings.dispatcher} needs ep above 1; use dispatcher alltoall")
     if settings.shared_overlap == "on" and "shared_experts" in settings.remat.split("+"):
         raise Illegal("shared experts cannot both overlap and be recomputed; use shared_overlap off")
 
@@ -232,7 +241,6 @@ def _settings(settings: PlanSettings, key: Key) -> dict[str, object]:
 
 def _memory(costs: Sequence[Cost], worst: Cost) -> Memory:
     held, active = worst.states, worst.active
-    phase, _, op = active.where.partition(" of ")
     return Memory(
         saved_bytes=active.kept,
         peak_bytes=active.bytes,
@@ -242,22 +250,31 @@ def _memory(costs: Sequence[Cost], worst: Cost) -> Memory:
         optimizer_bytes=held.optimizer_bytes,
         kernel_workspace_bytes=None,
         allocated_peak_bytes=worst.peak,
-        peak_moment=Moment(phase, op),
-        allocated_peak_moment=Moment(phase, op),
+        peak_moment=_moment(active),
+        allocated_peak_moment=_moment(worst.beside),
         breakdown=tuple(_breakdown(worst)),
         stages=tuple(_stage(cost) for cost in costs),
     )
 
 
+def _moment(active: StageActivations) -> Moment:
+    phase, _, op = active.where.partition(" of ")
+    return Moment(phase, op)
+
+
 def _breakdown(worst: Cost) -> Iterator[Breakdown]:
     held, active = worst.states, worst.active
+    beside = (
+        [("kept for micro-batches in flight", active.kept), ("working micro-batch", active.working)]
+        if worst.beside is active
+        else [("gradients in fp32, inside the optimizer step", held.step_bytes)]
+    )
     parts = [
         ("weights", held.weight_bytes),
         ("gradients", held.gradient_bytes),
         ("optimizer states", held.optimizer_bytes),
         ("buffers", held.buffer_bytes),
-        ("kept for micro-batches in flight", active.kept),
-        ("working micro-batch", active.working),
+        *beside,
     ]
     yield from (Breakdown(name, amount, "counted") for name, amount in parts if amount)
     yield from worst.standing
@@ -270,14 +287,15 @@ def _stage(cost: Cost) -> Stage:
         mtp_modules=sum(chunk.num_mtp for chunk in cost.chunks),
         embedding=any(chunk.embedding for chunk in cost.chunks),
         loss=any(chunk.loss for chunk in cost.chunks),
-        in_flight=cost.active.in_flight,
+        in_flight=cost.beside.in_flight,
         weight_bytes=cost.states.weight_bytes,
         gradient_bytes=cost.states.gradient_bytes,
         optimizer_bytes=cost.states.optimizer_bytes,
-        kept_bytes=cost.active.kept,
-        working_bytes=cost.active.working,
+        kept_bytes=cost.beside.kept,
+        working_bytes=cost.beside.working,
         allocated_peak_bytes=cost.peak,
-        moment=cost.active.where,
+        moment=cost.beside.where,
+        moments_bytes=cost.states.moment_bytes,
     )
 
 

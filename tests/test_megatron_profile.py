@@ -41,13 +41,15 @@ GOLDEN: dict[str, Any] = {
     "dispatcher": "deepep",
     "cross_entropy": "te-in-place",
 }
-# NVIDIA-NeMo/Megatron-Bridge@067f987df03b recipes/moonlight/h100/moonlight_16b.py
+# the same model with HybridEP and Megatron's own loss, compiled: .._release_sm at a50252b6ad
+HYBRID: dict[str, Any] = {**GOLDEN, "dispatcher": "hybridep", "cross_entropy": "native-fused"}
+# NVIDIA-NeMo/Megatron-Bridge@600d069b824d recipes/moonlight/h100/moonlight_16b.py; Transformer Engine 2.17.1 (uv.lock)
 MOONLIGHT: dict[str, Any] = {
     "ep": 8,
     "dp": 4,
     "shared_overlap": "on",
     "rope_fusion": "off",
-    "cross_entropy": "te-fp32",
+    "cross_entropy": "te-in-place",
     "gradient_dtype": "bf16",
     "moment_dtype": "bf16",
 }
@@ -176,6 +178,14 @@ def test_an_expert_deepseek_layer_item_by_item():
     assert found.kept == 933_543_936 + 4 * (2 * 4 + 1) * found.at.values["D"]
 
 
+def test_an_expert_layer_under_hybridep_item_by_item():
+    """The same items as the table, and the handle in the place of DeepEP's map: 4 x 16 ranks, 5 x 64 experts."""
+    found = items(segment(proxy(), "moe", **HYBRID))
+    handle = [("rows ranks map", 4 * 16), ("rows experts map", 4 * 64), ("rows routing map", 64)]
+    assert [item for item in found if item not in handle] == V3_ATTENTION + V3_MOE
+    assert [item for item in found if item in handle] == handle
+
+
 def test_tokens_that_arrive_once():
     """64 experts on 16 ranks, 8 chosen: a rank misses a token with chance C(60, 8) / C(64, 8)."""
     values = segment(proxy(), "moe", **GOLDEN).at.values
@@ -235,20 +245,40 @@ def test_equal_shapes_share_one_stand_in():
     assert found[0].bytes == 436_994_048
 
 
-@pytest.mark.parametrize(
-    ("main", "loss", "off"),
-    [
-        ("remainders", "te-fp32", -0.0980),  # what the recipe's defaults say
-        ("fp32", "te-fp32", 0.0112),
-        ("remainders", "te-in-place", -0.1339),
-        ("fp32", "te-in-place", -0.0247),
-    ],
-)
-def test_moonlight_is_predicted_and_not_fitted(main, loss, off):
-    """36.618e9 published. Disputed: whether the run had the 2-byte main weights of the recipe's defaults."""
-    asked = {**MOONLIGHT, "cross_entropy": loss, "main_weights": main}
-    found = last_rank(catalog.model("moonlight-16b-a3b"), **asked)
-    assert found.peak / 36.618e9 - 1 == pytest.approx(off, abs=1e-4)
+PUBLISHED = {  # Megatron-Bridge pull request 5570, GB of 1e9 bytes
+    "none": 36.618,
+    "core_attn": 36.614,
+    "mla_up_proj": 35.902,
+    "mla_up_proj+mlp": 35.917,
+    "moe_act": 35.941,
+    "layernorm+moe_act": 35.949,
+}
+
+
+@pytest.mark.parametrize(("remat", "gb"), PUBLISHED.items())
+def test_moonlight_within_five_percent(remat, gb):
+    """No figure is fitted: about 0.9e9 bytes are missing from every row, and nobody knows yet what they are."""
+    found = last_rank(catalog.model("moonlight-16b-a3b"), **MOONLIGHT, remat=remat)
+    assert abs(found.peak / 1e9 / gb - 1) < 0.05
+
+
+def test_four_recomputed_runs_peak_in_the_optimizer_step():
+    """As published, they need the same within 0.2 %: the step's fp32 copy of bf16 gradients, 4 bytes per element."""
+    model = catalog.model("moonlight-16b-a3b")
+    found = {remat: last_rank(model, **MOONLIGHT, remat=remat) for remat in PUBLISHED}
+    stepped = [cost for cost in found.values() if cost.beside.where == "step of gradients in fp32"]
+    assert [cost for remat, cost in found.items() if remat not in {"none", "core_attn"}] == stepped
+    assert len({cost.peak for cost in stepped}) == 1
+    assert stepped[0].beside.bytes == stepped[0].states.master_bytes == 7_997_746_688
+    drop = found["none"].peak - stepped[0].peak
+    assert 0.65e9 < drop < 0.716e9 * 1.05  # 0.716 published
+
+
+def test_the_hybridep_run_within_five_percent():
+    """Iteration 5, and iteration 1 before the Adam moments exist; golden values at Megatron-LM@a50252b6ad."""
+    found = last_rank(proxy(), **HYBRID)
+    assert abs(found.peak / 50_301_140_992 - 1) < 0.05
+    assert abs((found.peak - found.states.moment_bytes) / 42_198_188_032 - 1) < 0.05
 
 
 def test_remainders_halve_the_main_weights():
@@ -333,6 +363,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"profile": "megatron", "scheme": "kv-gather", "sp": 2}, "not priced with scheme kv-gather; use ulysses"),
     ({"profile": "megatron", "dtype": "fp32"}, "bf16 only"),
     ({"profile": "megatron", "dispatcher": "deepep", "ep": 1}, "dispatcher deepep needs ep above 1"),
+    ({"profile": "megatron", "dispatcher": "hybridep", "ep": 1}, "dispatcher hybridep needs ep above 1"),
+    ({"profile": "reference", "cross_entropy": "native-fused"}, "native-fused belongs to profile megatron"),
     ({"profile": "megatron", "shared_overlap": "on", "remat": "shared_experts"}, "overlap and be recomputed"),
     ({"profile": "megatron", "remat": "mla_up_proj+core_attn"}, "not priced together yet"),
     ({"profile": "megatron", "remat": "full+moe_act"}, "not priced together yet"),

@@ -103,5 +103,5 @@ def _active(needs: ModelNeeds, settings: PlanSettings) -> list[tuple[RankParamet
 
 def _fits(needs: ModelNeeds, settings: PlanSettings, active: Sequence[tuple[RankParameters, int]]) -> bool:
     """Whether every stage has room. active: elements held, and bytes of activations beside them."""
-    need = max(needs.states(settings, held).total + most for held, most in active)
-    return need <= needs.room(settings)
+    states = [(needs.states(settings, held), most) for held, most in active]
+    return max(held.total + max(most, held.step_bytes) for held, most in states) <= needs.room(settings)

@@ -76,7 +76,8 @@ mlp(residual):
     return out
 """
 
-# megatron/core/transformer/moe/: moe_layer.py, token_dispatcher.py:624-676, 1424-1455, shared_experts.py:200, 247-272
+# megatron/core/transformer/moe/: moe_layer.py, shared_experts.py:200, 247-272, and of token_dispatcher.py:
+# MoEAlltoAllTokenDispatcher 624-676, _HybridEPManager 1001-1222, _DeepepManager 1424-1455
 MOE = """
 layer(x):
     hidden = input_norm x
@@ -105,6 +106,14 @@ activation(gate_up, row_weights):
 
 experts(hidden):
     weights = route hidden, W_router[e h]
+    if dispatcher == hybridep
+        rows, row_weights, ranks_map, experts_map, routing_map = hybridep_dispatch hidden, weights
+        gate_up = grouped_rows rows, W_fc1[c g+g h]
+        product = activation gate_up, row_weights
+        out = grouped_rows product, W_fc2[c h g]
+        drop product
+        mixed = hybridep_combine out, ranks_map, experts_map, routing_map
+        return mixed
     if dispatcher == deepep
         tokens, token_weights = deepep_dispatch hidden, weights
         rows, row_weights, row_map = rows_of tokens, token_weights
@@ -154,7 +163,8 @@ layer(x):
     return y
 """
 
-# megatron/core/models/gpt/gpt_model.py; tensor_parallel/cross_entropy.py:30, 70-72, 105-130, 181
+# megatron/core/models/gpt/gpt_model.py; tensor_parallel/cross_entropy.py:30, 70-72, 105-130, 181;
+# fusions/fused_cross_entropy.py:66-86
 HEAD = """
 layer(x):
     hidden = fused_norm x, g_final[h]
@@ -164,6 +174,9 @@ layer(x):
         return loss
     if cross_entropy == te-fp32
         loss = cross_entropy_fp32 logits
+        return loss
+    if cross_entropy == native-fused
+        loss = cross_entropy_compiled logits
         return loss
     loss = cross_entropy logits
     return loss

@@ -160,6 +160,19 @@ def _deepep_combine(call: Call, given: Tensors) -> Tensors:
     return [te.deepep_combine(call.machine, call.label, given[0])]
 
 
+def _hybridep_dispatch(call: Call, given: Tensors) -> Tensors:
+    return te.hybridep_dispatch(call.machine, call.label, given[0], given[1])
+
+
+def _hybridep_combine(call: Call, given: Tensors) -> Tensors:
+    """The operands after the first are the handle."""
+    return [te.hybridep_combine(call.machine, call.label, given[0], given[1:])]
+
+
+def _cross_entropy_compiled(call: Call, given: Tensors) -> Tensors:
+    return [te.cross_entropy_compiled(call.machine, call.label, given[0])]
+
+
 def _cross_entropy_in_place(call: Call, given: Tensors) -> Tensors:
     return [te.cross_entropy_in_place(call.machine, call.label, given[0])]
 
@@ -205,6 +218,9 @@ LAYER_RULES: dict[str, Rule] = {
     "rows_from_experts": _rows_from_experts,
     "deepep_dispatch": _deepep_dispatch,
     "deepep_combine": _deepep_combine,
+    "hybridep_dispatch": _hybridep_dispatch,
+    "hybridep_combine": _hybridep_combine,
+    "cross_entropy_compiled": _cross_entropy_compiled,
     "cross_entropy_in_place": _cross_entropy_in_place,
     "cross_entropy_fp32": _cross_entropy_fp32,
 }
