@@ -295,6 +295,7 @@ def _stage(cost: Cost) -> Stage:
         working_bytes=cost.beside.working,
         allocated_peak_bytes=cost.peak,
         moment=cost.beside.where,
+        saved_bytes=sum(chunk.kept for chunk in cost.costs),
         moments_bytes=cost.states.moment_bytes,
     )
 
