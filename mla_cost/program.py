@@ -161,6 +161,27 @@ class Allowance(NamedTuple):
     with_experts: bool = False
 
 
+class StagingShape(NamedTuple):
+    """What a dispatcher sizes its buffers by, for one rank.
+
+    tokens: local positions of a micro-batch. ranks: those that share the experts; domain: how many of them share fast
+    links. experts: of one rank.
+    """
+
+    tokens: int
+    hidden: int
+    ranks: int
+    domain: int
+    experts: int
+
+
+class Staging(NamedTuple):
+    """Memory that a dispatcher takes past torch's allocator, so that no allocated figure holds it and a device must."""
+
+    bytes: Callable[[StagingShape], int]
+    source: str
+
+
 class Profile(NamedTuple):
     """Whose implementation runs.
 
@@ -168,7 +189,8 @@ class Profile(NamedTuple):
     prices these layers only. kernels, schemes: those that it runs, all where empty. refused: forms that it does not
     train, each with the reason and the way out. fixed: settings that its code leaves no choice in. needs: dims that may
     not be absent, with the reason. recomputes: policies without output that its texts have pieces for. allowances:
-    budgeted beside what its programs count. notes: told with every answer.
+    budgeted beside what its programs count. staging: by dispatcher, what lies outside torch. notes: told with every
+    answer.
     """
 
     name: str
@@ -182,6 +204,7 @@ class Profile(NamedTuple):
     needs: Mapping[str, str] = MappingProxyType({})
     recomputes: tuple[str, ...] = ()
     allowances: tuple[Allowance, ...] = ()
+    staging: Mapping[str, Staging] = MappingProxyType({})
     notes: tuple[str, ...] = ()
 
     def pieces(self, layer: str) -> Mapping[str, Piece]:

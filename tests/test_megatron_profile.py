@@ -14,6 +14,8 @@ import mla_cost
 from mla_cost import catalog
 from mla_cost.config import ModelConfig
 from mla_cost.evidence.source import directory
+from mla_cost.profiles.megatron import deepep_buffers, hybridep_buffers
+from mla_cost.program import StagingShape
 from mla_cost.resolve import Illegal
 from mla_cost.settings import PlanSettings
 from mla_cost.stage import Segment, Segments
@@ -414,6 +416,48 @@ def test_a_plan_tells_its_profile_and_what_stands():
     held = {part.name: part for part in row.memory.breakdown}
     assert held["cuBLAS workspace"].basis == "budgeted"
     assert sum(part.bytes for part in held.values()) == row.memory.allocated_peak_bytes
+
+
+def test_buffers_of_dispatchers_written_out():
+    """The golden runs: 2048 tokens of 7168, 16 ranks in domains of 8, 4 experts each."""
+    shape = StagingShape(tokens=2048, hidden=7168, ranks=16, domain=8, experts=4)
+    token, scales, near, far = 2 * 7168, 4 * 56, 4 * 4 * 8, 4 * 4 * 16
+    arriving = 2048 * 16 * (token + near + scales)
+    sent, passed, combined = token + far + scales, token + near + scales, 2 * (token + near)
+    assert hybridep_buffers(shape) == arriving + 2048 * (sent + passed + combined)
+    assert hybridep_buffers(shape._replace(domain=16)) == 2048 * 16 * (token + 4 * 4 * 16 + scales)
+    meta = 8 + 128 * (8 + 4 + 4)
+    nvlink = 10 * 8 * (288 * (token + meta) + 4 * 7)
+    rdma = 10 * 2 * 2 * (140 * (token + meta + 16) + 4 * 18)
+    assert deepep_buffers(shape) == nvlink + (-nvlink % 128) + rdma + (-rdma % 128)
+
+
+@pytest.mark.parametrize(("dispatcher", "taken"), [("alltoall", False), ("deepep", True), ("hybridep", True)])
+def test_buffers_outside_torch_are_no_part_of_what_it_allocates(dispatcher, taken):
+    asked: dict[str, Any] = {"scope": "model", "profile": "megatron", "model": "moonlight", "device": "h100-80gb"}
+    asked |= {"form": "explicit", "seq_len": 4096, "sp": 1, "tp": 2, "ep": 8, "dp": 4, "dispatcher": dispatcher}
+    row = mla_cost.plan(**asked).results[0]
+    assert row.verdict is not None
+    held = {item.name: item.bytes for item in row.verdict.basis}
+    assert ("reserve: dispatcher buffers" in held) is taken
+    assert row.memory.allocated_peak_bytes == sum(part.bytes for part in row.memory.breakdown)
+    usable = held["visible memory"] + sum(size for name, size in held.items() if name.startswith("reserve: "))
+    assert row.verdict.usable_bytes == usable
+    if taken:
+        own = mla_cost.plan(**asked, reserve={"dispatcher buffers": "1GiB"}).results[0].verdict
+        assert own is not None
+        assert own.basis[-1] == ("reserve: dispatcher buffers", -(2**30), "set with --reserve")
+    else:
+        with pytest.raises(mla_cost.InputError, match="no reserve item"):
+            mla_cost.plan(**asked, reserve={"dispatcher buffers": "1GiB"})
+
+
+def test_a_dense_model_has_no_dispatcher():
+    row = mla_cost.plan(
+        scope="model", profile="megatron", model="minicpm3-4b", device="h100-80gb", form="explicit", sp=1, tp=2
+    ).results[0]
+    assert row.verdict is not None
+    assert all(item.name != "reserve: dispatcher buffers" for item in row.verdict.basis)
 
 
 def test_the_reference_has_nothing_that_stands():
