@@ -221,9 +221,9 @@ def _fused_option(
     model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings, kernel: Kernel
 ) -> FusedOption | None:
     for padding in dict.fromkeys((kernel.value_padding, "none", "qk")):
-        update = {"kernel": kernel.name, "value_padding": padding}
-        if settings.profile != defaults.PROFILE:  # a bare block is priced under the default one, without its policies
-            update |= {"profile": defaults.PROFILE, "remat": "none"}
+        update: dict[str, str | None] = {"kernel": kernel.name, "value_padding": padding}
+        if settings.profile != defaults.PROFILE:  # a bare block has the default one, without what is another's own
+            update |= {"profile": defaults.PROFILE, "remat": "none", "scheme": None}
         asked = settings.model_copy(update=update)
         try:
             point = resolve(model, form, asked)

@@ -92,13 +92,15 @@ class Piece(NamedTuple):
 class Requirement(NamedTuple):
     """A condition for a program to exist. message may use the names of all values, e.g. `{heads}`.
 
-    kind `divides`: `what` must be a multiple of `by`; `at_most`: `what` <= `by`. Both name settings or dims.
+    kind `divides`: `what` must be a multiple of `by`, or of `times` as much where `by` is above 1; `at_most`: `what` <=
+    `by`. Both name settings or dims.
     """
 
     kind: Literal["divides", "at_most"]
     what: str
     by: str
     message: str
+    times: int = 1
 
 
 class Form(NamedTuple):
@@ -220,13 +222,23 @@ Move = Literal[
 
 
 class Scheme(NamedTuple):
-    """What crosses ranks, and where: a move for each tag. Nothing moves on one rank."""
+    """What crosses ranks, and where: a move for each tag. Nothing moves on one rank.
+
+    attends: the op that attends and exchanges in one call, where a scheme is a kernel's own; profiles that list the
+    scheme run it, others do not.
+    """
 
     name: str
     title: str
     moves: Mapping[str, Move]
     requires: tuple[Requirement, ...]
     source: str
+    attends: str = ""
+
+    @property
+    def piece(self) -> Piece:
+        """What stands in the place of the kernel's piece under a scheme that attends itself."""
+        return parse(f"attend(q, key, value):\n    o = {self.attends} q, key, value\n    return o")["attend"]
 
     @property
     def divides_heads(self) -> bool:

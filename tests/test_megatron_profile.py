@@ -358,11 +358,41 @@ def test_a_second_copy_of_the_output_where_it_is_exchanged():
     assert names.count("o") == 2
 
 
+def test_attention_that_exchanges_itself_keeps_no_second_output():
+    """Ring: the last step's keys and values as one tensor in the place of key and value; a gather: both as they are."""
+    model, asked = catalog.model("moonlight"), {**MOONLIGHT, "sp": 2, "dp": 2}
+    own = {scheme: dict(items(segment(model, "dense", scheme=scheme, **asked))) for scheme in ("ring", "kv-all-gather")}
+    alone = dict(items(segment(model, "dense", **MOONLIGHT)))
+    assert own["ring"]["key and value of the last step"] == alone["key"] + alone["value"]
+    assert {"key", "value"}.isdisjoint(own["ring"])
+    assert (own["kv-all-gather"]["key"], own["kv-all-gather"]["value"]) == (alone["key"], alone["value"])
+    for found in own.values():
+        assert sum(found.values()) == sum(alone.values())  # per position
+
+
+def test_recomputed_attention_repeats_what_it_exchanges():
+    timeline = segment(catalog.model("moonlight"), "dense", scheme="ring", sp=2, remat="core_attn").at.account.timeline
+    calls = [call.phase for call in timeline.collectives if call.axis == "sp"]
+    assert calls == ["forward", "recompute", "backward", "backward"]
+
+
+def test_chunks_of_the_sequence_have_to_be_even():
+    asked: dict[str, Any] = {"scope": "model", "profile": "megatron", "model": "moonlight", "device": "h100-80gb"}
+    asked |= {"form": "explicit", "scheme": "ring", "sp": 4, "ep": 8, "dp": 2}
+    assert mla_cost.plan(**asked, seq_len=4096 + 8).results[0].memory.allocated_peak_bytes
+    row = mla_cost.plan(**asked, seq_len=4096 + 4).results[0]
+    assert row.verdict is not None
+    assert "2 x sp 4 does not divide seq_len 4100" in row.verdict.reason
+    assert "the nearest sp below is 2, the nearest seq_len above is 4104" in row.verdict.reason
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"profile": "megatron", "form": ("absorbed",)}, "no absorbed training path"),
     ({"profile": "megatron", "form": ("laga",)}, "no gather of the latent"),
     ({"profile": "megatron", "kernel": "eager"}, "does not run kernel eager; use flash"),
     ({"profile": "megatron", "scheme": "kv-gather", "sp": 2}, "not priced with scheme kv-gather; use ulysses"),
+    ({"profile": "reference", "scheme": "ring", "sp": 2}, "an attention call that only profile megatron has"),
+    ({"profile": "reference", "scheme": "kv-all-gather"}, "an attention call that only profile megatron has"),
     ({"profile": "megatron", "dtype": "fp32"}, "bf16 only"),
     ({"profile": "megatron", "dispatcher": "deepep", "ep": 1}, "dispatcher deepep needs ep above 1"),
     ({"profile": "megatron", "dispatcher": "hybridep", "ep": 1}, "dispatcher hybridep needs ep above 1"),

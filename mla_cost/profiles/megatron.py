@@ -239,7 +239,7 @@ PROFILE = Profile(
         "embedding": "",
     },
     kernels=("flash",),
-    schemes=("ulysses",),
+    schemes=("ulysses", "ring", "kv-all-gather"),
     refused={"absorbed": f"no absorbed training path: {_NO_PATH}", "laga": f"no gather of the latent: {_NO_PATH}"},
     fixed={"v_layout": "contiguous", "norm": "fused", "softmax_dtype": "activation", "mask": "none"},
     needs={"r": "its MLA always rotates a part of query and key"},

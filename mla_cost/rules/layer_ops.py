@@ -5,6 +5,7 @@ from __future__ import annotations
 from mla_cost.rules import Call, Rule, Tensors, elementwise, exchange, experts, needed, readable
 from mla_cost.rules import transformer_engine as te
 from mla_cost.rules.activation import silu, times
+from mla_cost.rules.context_parallel import gathered_attention, ring_attention
 from mla_cost.rules.norm import norm
 from mla_cost.rules.vocabulary import cross_entropy, embedding
 
@@ -169,6 +170,14 @@ def _hybridep_combine(call: Call, given: Tensors) -> Tensors:
     return [te.hybridep_combine(call.machine, call.label, given[0], given[1:])]
 
 
+def _ring_attention(call: Call, given: Tensors) -> Tensors:
+    return [ring_attention(call.machine, call.label, given[0], given[1], given[2])]
+
+
+def _gathered_attention(call: Call, given: Tensors) -> Tensors:
+    return [gathered_attention(call.machine, call.label, given[0], given[1], given[2])]
+
+
 def _cross_entropy_compiled(call: Call, given: Tensors) -> Tensors:
     return [te.cross_entropy_compiled(call.machine, call.label, given[0])]
 
@@ -221,6 +230,8 @@ LAYER_RULES: dict[str, Rule] = {
     "hybridep_dispatch": _hybridep_dispatch,
     "hybridep_combine": _hybridep_combine,
     "cross_entropy_compiled": _cross_entropy_compiled,
+    "ring_attention": _ring_attention,
+    "gathered_attention": _gathered_attention,
     "cross_entropy_in_place": _cross_entropy_in_place,
     "cross_entropy_fp32": _cross_entropy_fp32,
 }
