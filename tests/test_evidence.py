@@ -154,6 +154,24 @@ def test_rows_are_told_apart_and_two_of_them_gate(replayed, rows):
         assert (row.status, row.tolerance) == ("matches", 0.05)
 
 
+PUBLISHED = {  # what the recorded figures are called where they were collected: how many there are of each
+    "moonlight-": 6 + 3 + 6,  # peaks, what recomputation drops, step times
+    "dsv3-proxy-h100-golden": 4 + 4,  # the golden run and the one with HybridEP
+    "megatron-mla-small-": 3,
+    "explicit-layer-": 3 + 12 + 4,  # in all, per token, peers
+    "parameters-": 30,
+    "checkpoint-": 5,
+    "ascend-910b-visible-memory": 1,
+    "dsv3-gb200-": 2,
+    "dsv2-lite-ring-": 6,
+}
+
+
+@pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
+def test_no_published_figure_is_left_out(rows, name, count):
+    assert sum(row.startswith(name) for row in rows) == count
+
+
 def test_moonlights_recomputation_as_published(rows):
     """mla_up_proj drops at least 0.716e9 saved bytes, core_attn only the softmax statistics of 27 layers."""
     assert rows["moonlight-mla-up-proj-saved"].predicted >= 0.716
