@@ -171,7 +171,7 @@ class ReserveItem(BaseModel):
 class DeviceConfig(BaseModel):
     """One accelerator as torch addresses it. Bandwidths are GB/s (1e9) per device and per direction.
 
-    `sources` spells out the source keys of the facts; `further` holds what no estimate reads yet.
+    `sources` spells out the source keys of the facts; `further` holds what is read where it exists, or not at all yet.
     """
 
     model_config = _Frozen

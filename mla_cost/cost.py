@@ -178,12 +178,18 @@ class _Run:
         if op.name in {"parameter", "same"}:
             return given
         if op.name == "attend":
-            return self._call(KERNELS[self.key.kernel].piece(len(given[1].axes) == 3, self.key.attention_layout), given)
+            return self._call(self._attention(shared=len(given[1].axes) == 3), given)
         piece = self.pieces.get(op.name)
         if piece is not None:
             return self._call(piece, given)
         self.machine.op = readable(op.results[0].name)
         return rule(op.name)(Call(self.machine, op.results, op.words, self.settings), given)
+
+    def _attention(self, shared: bool) -> Piece:
+        scheme = SCHEMES[self.key.scheme]
+        if scheme.attends and self.key.facts.exchanged:
+            return scheme.piece
+        return KERNELS[self.key.kernel].piece(shared, self.key.attention_layout)
 
     def _argument(self, argument: str | Parameter, names: dict[str, Tensor]) -> Tensor:
         if isinstance(argument, str):

@@ -15,6 +15,7 @@ from mla_cost.polynomial import Polynomial, product, total
 SYMBOLS: dict[str, tuple[str, str]] = {
     "S": ("sequence length, all ranks together", "seq_len"),
     "P": ("ranks that share one sequence", "sp"),
+    "P_others": ("the other ranks that share one sequence, P - 1", "sp - 1"),
     "t": ("ranks of tensor parallelism", "tp"),
     "s": ("sequence positions on one rank, S/P", "seq_len / sp"),
     "u": ("sequence positions on one rank outside the regions of tensor parallelism, s/t", "seq_len / sp / tp"),
@@ -42,14 +43,15 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "g": ("width of an expert on one rank", "moe_intermediate_size / etp"),
     "m": ("width of the shared experts on one tp rank, 0 without any", "num_shared_experts * width / tp"),
     "j": ("columns of a multi-token-prediction projection on one tp rank, h/t", "dims.hidden / tp"),
-    "D": ("tokens that the experts of one rank receive, each once", "routed, by dispatcher deepep"),
-    "a": ("tokens that go to each expert rank, each once, D/E rounded up", "routed, by dispatcher deepep"),
+    "D": ("tokens that the experts of one rank receive, each once", "routed, by deepep or hybridep"),
+    "a": ("tokens that go to each expert rank, each once, D/E rounded up", "routed, by deepep or hybridep"),
     "B": ("bytes that the token mixer of a layer without MLA keeps", "facts.other_layer_bytes"),
     "I": ("bytes that the indexer of one layer keeps", "facts.indexer_layer_bytes"),
     "r_half": ("half of r, which RoPE turns as one", "dims.qk_rope_head_dim / 2"),
+    "s_half": ("half of s, one of two chunks of the sequence that a rank holds", "seq_len / sp / 2"),
 }
 # widths that a kernel fixes, such as the last dim of Ascend's softmax statistics
-CONSTANTS: dict[str, int] = {"1": 1, "3": 3, "8": 8}
+CONSTANTS: dict[str, int] = {"1": 1, "2": 2, "3": 3, "8": 8}
 
 Atoms = tuple[str, ...]
 Stride = Atoms | None  # None: an expanded axis, stride zero
@@ -210,6 +212,8 @@ def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int
     base["s"] = values["S"] // ranks
     base["u"] = values["S"] // parts
     base["r_half"] = values["r"] // 2
+    base["s_half"] = base["s"] // 2
+    base["P_others"] = ranks - 1
     if heads_divided:
         base["l"] = values["n"] // ranks
     return base

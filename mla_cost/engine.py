@@ -17,7 +17,7 @@ from mla_cost.polynomial import ZERO, Polynomial
 
 Phase = Literal["forward", "recompute", "backward"]
 Kind = Literal["activation", "parameter", "parameter_gradient"]
-DTYPE_BYTES = {"int8": 1, "bf16": 2, "fp16": 2, "fp32": 4, "int32": 4, "int64": 8}
+DTYPE_BYTES = {"int8": 1, "bool": 1, "bf16": 2, "fp16": 2, "fp32": 4, "int32": 4, "int64": 8}
 
 
 class Allocation:

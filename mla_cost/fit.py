@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mla_cost import defaults
 from mla_cost.config import DeviceConfig, ModelConfig, ReserveItem
@@ -10,7 +10,8 @@ from mla_cost.cost import form_of, saved
 from mla_cost.errors import InputError, nearest, shown
 from mla_cost.figures import Figures, figures
 from mla_cost.kernels import KERNELS
-from mla_cost.program import Kernel, Limit, ProgramError
+from mla_cost.profiles import PROFILES
+from mla_cost.program import Kernel, Limit, ProgramError, StagingShape
 from mla_cost.resolve import Illegal, Point, resolve
 from mla_cost.results import Basis, FusedOption, Status, Verdict
 from mla_cost.settings import PlanSettings
@@ -18,6 +19,7 @@ from mla_cost.workspace import SOFTMAX
 
 AUTO = "auto"
 EAGER = defaults.ATTENTION_KERNEL
+STAGING = "dispatcher buffers"
 TIGHT = 20  # less headroom than one part in 20 of usable memory is tight
 FRAGMENTATION = "allocator fragmentation"
 _FRAGMENTATION_SOURCE = (
@@ -42,7 +44,21 @@ def model_verdict(
     allowed: what of the peak is an allowance and not counted. Bytes.
     """
     what = ("the worst stage" if settings.stage is None else f"stage {settings.stage}", "fits")
-    return _verdict(device, settings, point, peak=peak, what=what, groups=groups, options=None, allowed=allowed)
+    beside = _staging(device, settings, point)
+    return _verdict(
+        device, settings, point, peak=peak, what=what, groups=groups, options=None, beside=beside, allowed=allowed
+    )
+
+
+def _staging(device: DeviceConfig, settings: PlanSettings, point: Point) -> tuple[Basis, ...]:
+    """What the dispatcher takes outside torch, where the model has experts."""
+    staging, at = PROFILES[settings.profile].staging.get(settings.dispatcher), point.values
+    if staging is None or not at.get("e"):
+        return ()
+    linked = device.further.get("devices_per_nvlink_domain", device.devices_per_node)
+    domain = min(at["E"], linked.integer)
+    shape = StagingShape(tokens=at["u"] * at["b"], hidden=at["h"], ranks=at["E"], domain=domain, experts=at["c"])
+    return (Basis(STAGING, staging.bytes(shape), f"budgeted, outside torch: {staging.source}"),)
 
 
 def _verdict(
@@ -54,9 +70,10 @@ def _verdict(
     what: tuple[str, str],
     groups: Mapping[str, int],
     options: tuple[FusedOption, ...] | None,
+    beside: Sequence[Basis] = (),
     allowed: int = 0,
 ) -> Verdict:
-    reserve = reserve_items(device, settings, groups)
+    reserve = reserve_items(device, settings, groups, beside)
     visible = device.visible_bytes
     required = peak + settings.other_memory
     usable = visible.integer - sum(item.bytes for item in reserve)
@@ -84,14 +101,18 @@ def _cited(device: DeviceConfig, source: str, note: str | None) -> str:
     return "; ".join(part for part in (device.sources.get(source, source), note) if part)
 
 
-def reserve_items(device: DeviceConfig, settings: PlanSettings, groups: Mapping[str, int]) -> list[Basis]:
-    """What no tensor can have: itemised, each item overridable by its name. groups: ranks of each communicator.
+def reserve_items(
+    device: DeviceConfig, settings: PlanSettings, groups: Mapping[str, int], beside: Sequence[Basis] = ()
+) -> list[Basis]:
+    """What no tensor can have: itemised, each item overridable by its name.
+
+    groups: ranks of each communicator. beside: items that come with the plan and not with the device.
 
     Raises:
         InputError: an override of an item that this device does not have.
 
     """
-    known = [item.name for item in device.reserve] + [FRAGMENTATION]
+    known = [*(item.name for item in device.reserve), *(item.name for item in beside), FRAGMENTATION]
     for name in settings.reserve:
         if name not in known:
             raise InputError(
@@ -100,28 +121,35 @@ def reserve_items(device: DeviceConfig, settings: PlanSettings, groups: Mapping[
                 allowed=", ".join(known),
                 nearest=nearest(name, known),
             )
-    found = [_reserve_item(device, item, settings, groups) for item in device.reserve]
+    own = [_reserve_item(device, item, settings, groups) for item in device.reserve]
+    own += [_overridden(item.name, settings) or item for item in beside]
     lost = _fragmentation(device, settings)
-    return [*found, lost] if lost.bytes else found
+    return [*own, lost] if lost.bytes else own
 
 
 def _fragmentation(device: DeviceConfig, settings: PlanSettings) -> Basis:
     """What the allocator holds and cannot hand out: a margin, since it depends on the order of allocations."""
-    if FRAGMENTATION in settings.reserve:
-        return Basis(FRAGMENTATION, int(settings.reserve[FRAGMENTATION]), "set with --reserve")
     percent = settings.fragmentation_percent
     if percent is None:
         percent = defaults.FRAGMENTATION_PERCENT[settings.scope]
     lost = device.visible_bytes.integer * percent // 100
-    return Basis(FRAGMENTATION, lost, _FRAGMENTATION_SOURCE.format(percent=percent))
+    estimated = Basis(FRAGMENTATION, lost, _FRAGMENTATION_SOURCE.format(percent=percent))
+    return _overridden(FRAGMENTATION, settings) or estimated
 
 
 def _reserve_item(device: DeviceConfig, item: ReserveItem, settings: PlanSettings, groups: Mapping[str, int]) -> Basis:
-    if item.name in settings.reserve:
-        return Basis(item.name, int(settings.reserve[item.name]), "set with --reserve")
+    found = _overridden(item.name, settings)
+    if found is not None:
+        return found
     note = item.note if item.verified else f"not verified; {item.note or ''}"
     amount = item.bytes if item.per == "process" else sum(item.bytes_for(size) for size in groups.values())
     return Basis(item.name, amount, _cited(device, item.source, note))
+
+
+def _overridden(name: str, settings: PlanSettings) -> Basis | None:
+    if name not in settings.reserve:
+        return None
+    return Basis(name, int(settings.reserve[name]), "set with --reserve")
 
 
 def _status(
@@ -221,9 +249,9 @@ def _fused_option(
     model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings, kernel: Kernel
 ) -> FusedOption | None:
     for padding in dict.fromkeys((kernel.value_padding, "none", "qk")):
-        update = {"kernel": kernel.name, "value_padding": padding}
-        if settings.profile != defaults.PROFILE:  # a bare block is priced under the default one, without its policies
-            update |= {"profile": defaults.PROFILE, "remat": "none"}
+        update: dict[str, str | None] = {"kernel": kernel.name, "value_padding": padding}
+        if settings.profile != defaults.PROFILE:  # a bare block has the default one, without what is another's own
+            update |= {"profile": defaults.PROFILE, "remat": "none", "scheme": None}
         asked = settings.model_copy(update=update)
         try:
             point = resolve(model, form, asked)

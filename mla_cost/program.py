@@ -92,13 +92,15 @@ class Piece(NamedTuple):
 class Requirement(NamedTuple):
     """A condition for a program to exist. message may use the names of all values, e.g. `{heads}`.
 
-    kind `divides`: `what` must be a multiple of `by`; `at_most`: `what` <= `by`. Both name settings or dims.
+    kind `divides`: `what` must be a multiple of `by`, or of `times` as much where `by` is above 1; `at_most`: `what` <=
+    `by`. Both name settings or dims.
     """
 
     kind: Literal["divides", "at_most"]
     what: str
     by: str
     message: str
+    times: int = 1
 
 
 class Form(NamedTuple):
@@ -161,6 +163,27 @@ class Allowance(NamedTuple):
     with_experts: bool = False
 
 
+class StagingShape(NamedTuple):
+    """What a dispatcher sizes its buffers by, for one rank.
+
+    tokens: local positions of a micro-batch. ranks: those that share the experts; domain: how many of them share fast
+    links. experts: of one rank.
+    """
+
+    tokens: int
+    hidden: int
+    ranks: int
+    domain: int
+    experts: int
+
+
+class Staging(NamedTuple):
+    """Memory that a dispatcher takes past torch's allocator, so that no allocated figure holds it and a device must."""
+
+    bytes: Callable[[StagingShape], int]
+    source: str
+
+
 class Profile(NamedTuple):
     """Whose implementation runs.
 
@@ -168,8 +191,8 @@ class Profile(NamedTuple):
     prices these layers only. kernels, schemes: those that it runs, all where empty. refused: forms that it does not
     train, each with the reason and the way out. fixed: settings that its code leaves no choice in. needs: dims that may
     not be absent, with the reason. recomputes: policies without output that its texts have pieces for. losses: the
-    values of cross_entropy that its head knows. allowances: budgeted beside what its programs count. notes: told with
-    every answer.
+    values of cross_entropy that its head knows. allowances: budgeted beside what its programs count. staging: by
+    dispatcher, what lies outside torch. notes: told with every answer.
     """
 
     name: str
@@ -184,6 +207,7 @@ class Profile(NamedTuple):
     recomputes: tuple[str, ...] = ()
     losses: tuple[str, ...] = ("native",)
     allowances: tuple[Allowance, ...] = ()
+    staging: Mapping[str, Staging] = MappingProxyType({})
     notes: tuple[str, ...] = ()
 
     def pieces(self, layer: str) -> Mapping[str, Piece]:
@@ -209,13 +233,23 @@ Move = Literal[
 
 
 class Scheme(NamedTuple):
-    """What crosses ranks, and where: a move for each tag. Nothing moves on one rank."""
+    """What crosses ranks, and where: a move for each tag. Nothing moves on one rank.
+
+    attends: the op that attends and exchanges in one call, where a scheme is a kernel's own; profiles that list the
+    scheme run it, others do not.
+    """
 
     name: str
     title: str
     moves: Mapping[str, Move]
     requires: tuple[Requirement, ...]
     source: str
+    attends: str = ""
+
+    @property
+    def piece(self) -> Piece:
+        """What stands in the place of the kernel's piece under a scheme that attends itself."""
+        return parse(f"attend(q, key, value):\n    o = {self.attends} q, key, value\n    return o")["attend"]
 
     @property
     def divides_heads(self) -> bool:

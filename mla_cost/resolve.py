@@ -218,8 +218,12 @@ def _profile(form: str, scheme: Scheme, kernel: Kernel, settings: PlanSettings, 
         raise Illegal(f"profile {profile.name} has {profile.refused[form]}")
     if profile.kernels and kernel.name not in profile.kernels:
         raise Illegal(f"profile {profile.name} does not run kernel {kernel.name}; use {' or '.join(profile.kernels)}")
+    if scheme.attends and scheme.name not in profile.schemes:
+        runs = [name for name, other in PROFILES.items() if scheme.name in other.schemes]
+        raise Illegal(f"scheme {scheme.name} is part of an attention call that only profile {' or '.join(runs)} has")
     if profile.schemes and settings.sp > 1 and scheme.name not in profile.schemes:
-        raise Illegal(f"profile {profile.name} is not priced with scheme {scheme.name}; use {profile.schemes[0]}")
+        known = " or ".join(profile.schemes)
+        raise Illegal(f"profile {profile.name} is not priced with scheme {scheme.name}; use {known}")
     return profile
 
 
@@ -243,20 +247,26 @@ _FIELDS = {"seq_len": "S", "sp": "P", "heads": "n"}
 def _require(scheme: Scheme, values: Mapping[str, int]) -> None:
     fields = {field: values[symbol] for field, symbol in _FIELDS.items()}
     for need in scheme.requires:
-        what, by = fields[need.what], fields[need.by]
+        what, by = fields[need.what], _parts(need, fields[need.by])
         if (need.kind == "divides" and what % by) or (need.kind == "at_most" and what > by):
             raise Illegal(f"{need.message.format(**fields)}; {_way_out(scheme, need, fields)}")
 
 
 def _way_out(scheme: Scheme, broken: Requirement, fields: Mapping[str, int]) -> str:
     """The nearest degree below that meets every requirement of the scheme, and the nearest length above."""
-    divided = [fields[need.what] for need in scheme.requires if need.by == broken.by]
-    below = next(size for size in range(fields[broken.by], 0, -1) if not any(what % size for what in divided))
+    divided = [need for need in scheme.requires if need.by == broken.by]
+    degrees = range(fields[broken.by], 0, -1)
+    below = next(size for size in degrees if not any(fields[need.what] % _parts(need, size) for need in divided))
     told = f"the nearest {broken.by} below is {below}"
     if broken.what != "seq_len":
         return told
-    above = -(-fields["seq_len"] // fields[broken.by]) * fields[broken.by]
-    return f"{told}, the nearest seq_len above is {above}"
+    parts = _parts(broken, fields[broken.by])
+    return f"{told}, the nearest seq_len above is {-(-fields['seq_len'] // parts) * parts}"
+
+
+def _parts(need: Requirement, degree: int) -> int:
+    """Into how many parts something is cut."""
+    return degree * need.times if degree > 1 else degree
 
 
 def _padding(kernel: Kernel, shared: bool, wanted: str | None, values: Mapping[str, int]) -> str:

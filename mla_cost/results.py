@@ -40,7 +40,10 @@ class Moment(NamedTuple):
 class Stage(NamedTuple):
     """One pipeline stage of the model scope, from 0. in_flight: micro-batches kept per chunk at the worst moment.
 
-    kept: of the micro-batches in flight but one; working: of that one, at its peak.
+    kept: of the micro-batches in flight but one; working: of that one, at its peak; saved: what any one of them keeps
+    between its forward and its backward. Where the worst moment is inside
+    the optimizer step, nothing is in flight or kept, and working is what the step makes. moments: Adam's part of the
+    optimizer, which the first step makes.
     """
 
     stage: int
@@ -56,6 +59,8 @@ class Stage(NamedTuple):
     working_bytes: int
     allocated_peak_bytes: int
     moment: str
+    saved_bytes: int = 0
+    moments_bytes: int = 0
 
 
 class Memory(NamedTuple):

@@ -98,6 +98,7 @@ class StateItem(NamedTuple):
 class States(NamedTuple):
     """Bytes on one rank. transient_bytes live only inside the optimizer step or a ZeRO-2 bucket: budgeted, not held.
 
+    step_bytes: what the optimizer step makes beside what is held, when no activation is alive any more.
     The moments are made by the first optimizer step: before it a run holds `total` less `moment_bytes`.
     """
 
@@ -109,6 +110,7 @@ class States(NamedTuple):
     padding_bytes: int
     transient_bytes: int
     items: tuple[StateItem, ...]
+    step_bytes: int = 0
 
     @property
     def optimizer_bytes(self) -> int:
@@ -204,6 +206,7 @@ def states(held: RankParameters, parallel: Parallel, settings: StateSettings = D
         padding_bytes=sum(item.padding_bytes for item in items),
         transient_bytes=_transient(held, parallel, settings),
         items=items,
+        step_bytes=_copied_gradients(held, parallel, settings),
     )
 
 
@@ -325,11 +328,20 @@ def _item(name: str, holder: Holder, elements: int, spare: int, size: int) -> St
 
 
 def _transient(held: RankParameters, parallel: Parallel, settings: StateSettings) -> int:
-    """The fp32 copy of bf16 gradients that the step makes of its shard, or ZeRO-2's bucket, whichever is larger."""
-    shard = sum(shard_elements(elements, group, settings.sharding) for _, elements, group in _holders(held, parallel))
-    copied = shard * 4 if settings.gradient_bytes < 4 else 0
+    """The fp32 gradients that the step makes of its shard, or ZeRO-2's bucket, whichever is larger."""
     bucket = min(settings.bucket_elements, held.elements) * settings.gradient_bytes
-    return max(copied, bucket if settings.sharding == "zero2" else 0)
+    return max(_copied_gradients(held, parallel, settings), bucket if settings.sharding == "zero2" else 0)
+
+
+def _copied_gradients(held: RankParameters, parallel: Parallel, settings: StateSettings) -> int:
+    """The step casts a shard of bf16 gradients for fp32 main weights; the fused Adam of remainders reads bf16.
+
+    Megatron-Core at d98e8a64: optimizer/distrib_optimizer.py:2746-2792, `_copy_model_grads_to_main_grads`.
+    """
+    if settings.gradient_bytes == 4 or settings.master_bytes < 4:
+        return 0
+    shards = (shard_elements(count, group, settings.sharding) for _, count, group in _holders(held, parallel))
+    return 4 * sum(shards)
 
 
 def _synchronised(

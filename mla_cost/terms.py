@@ -183,12 +183,12 @@ class _Stage:
             "optimizer": self.optimizer,
             "buffers": self.buffers,
             "states": self.states,
-            "kept": self.kept,
+            "kept": self.kept if self._in_flight else tuple,
             "saved": self.kept,
-            "working": self.working,
-            "peak": lambda: (*self.kept(), *self.working()),
+            "working": self.working if self._in_flight else self.step,
+            "peak": self.activations,
             "standing": self.standing,
-            "allocated": lambda: (*self.states(), *self.standing(), *self.kept(), *self.working()),
+            "allocated": lambda: (*self.states(), *self.standing(), *self.beside()),
             **_common(row),
         }
 
@@ -249,7 +249,22 @@ class _Stage:
             item.bytes,
         )
 
-    # buffers that a profile keeps, and activations
+    # buffers that a profile keeps, activations, and what the optimizer step makes
+
+    @property
+    def _in_flight(self) -> bool:
+        """Whether the worst moment is one of the schedule."""
+        return self.cost.beside is self.cost.active
+
+    def beside(self) -> Items:
+        return self.activations() if self._in_flight else self.step()
+
+    def activations(self) -> Items:
+        return (*self.kept(), *self.working())
+
+    def step(self) -> Items:
+        made = self.cost.states.step_bytes
+        yield TermItem("inside the optimizer step", "gradients in fp32", "a copy of the shard", made)
 
     def standing(self) -> Items:
         return (TermItem("standing", part.name, part.basis, part.bytes) for part in self.cost.standing)

@@ -39,6 +39,7 @@ PARTS = (
     "router and expert rows run as one fused op each, by construction; multi-token-prediction modules are priced from "
     "their parts and not run by the executor yet"
 )
+STEP = "step of gradients in fp32"
 
 
 class Cost(NamedTuple):
@@ -57,14 +58,17 @@ class Cost(NamedTuple):
         return sum(part.bytes for part in self.standing if part.basis == "budgeted")
 
     @property
-    def beside_states(self) -> int:
-        """What stands for the whole run, and activations at their worst moment."""
-        return sum(part.bytes for part in self.standing) + self.active.bytes
+    def beside(self) -> StageActivations:
+        """What is alive beside states at the worst moment: of the schedule, or of the optimizer step behind it."""
+        made = self.states.step_bytes
+        if made <= self.active.bytes:
+            return self.active
+        return StageActivations(made, 0, made, (0,) * len(self.costs), STEP)
 
     @property
     def peak(self) -> int:
-        """States and what is beside them."""
-        return self.states.total + self.beside_states
+        """States, what stands for the whole run, and what is alive beside them at the worst moment."""
+        return self.states.total + sum(part.bytes for part in self.standing) + self.beside.bytes
 
 
 def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
@@ -278,10 +282,10 @@ def _require_profile(settings: PlanSettings) -> None:
         raise Illegal(f"profile {settings.profile} is priced in bf16 only, not {settings.dtype}")
     if settings.main_weights != "fp32" and settings.dtype != "bf16":
         raise Illegal("main_weights remainders are the lower halves of fp32 beside bf16 weights; use dtype bf16")
-    if settings.dispatcher == "deepep" and settings.ep == 1:
-        raise Illegal("dispatcher deepep needs ep above 1; use dispatcher alltoall")
-    if settings.dispatcher == "deepep" and settings.etp > 1:
-        raise Illegal("dispatcher deepep with etp above 1 is not priced; use etp 1 or dispatcher alltoall")
+    if settings.dispatcher != "alltoall" and settings.ep == 1:
+        raise Illegal(f"dispatcher {settings.dispatcher} needs ep above 1; use dispatcher alltoall")
+    if settings.dispatcher != "alltoall" and settings.etp > 1:
+        raise Illegal(f"dispatcher {settings.dispatcher} is not priced with etp above 1; use etp 1 or alltoall")
     if settings.shared_overlap == "on" and "shared_experts" in settings.remat.split("+"):
         raise Illegal("shared experts cannot both overlap and be recomputed; use shared_overlap off")
 
@@ -317,7 +321,6 @@ def _settings(settings: PlanSettings, key: Key) -> dict[str, object]:
 
 def _memory(costs: Sequence[Cost], worst: Cost) -> Memory:
     held, active = worst.states, worst.active
-    phase, _, op = active.where.partition(" of ")
     return Memory(
         saved_bytes=active.kept,
         peak_bytes=active.bytes,
@@ -327,22 +330,31 @@ def _memory(costs: Sequence[Cost], worst: Cost) -> Memory:
         optimizer_bytes=held.optimizer_bytes,
         kernel_workspace_bytes=None,
         allocated_peak_bytes=worst.peak,
-        peak_moment=Moment(phase, op),
-        allocated_peak_moment=Moment(phase, op),
+        peak_moment=_moment(active),
+        allocated_peak_moment=_moment(worst.beside),
         breakdown=tuple(_breakdown(worst)),
         stages=tuple(_stage(cost) for cost in costs),
     )
 
 
+def _moment(active: StageActivations) -> Moment:
+    phase, _, op = active.where.partition(" of ")
+    return Moment(phase, op)
+
+
 def _breakdown(worst: Cost) -> Iterator[Breakdown]:
     held, active = worst.states, worst.active
+    beside = (
+        [("kept for micro-batches in flight", active.kept), ("working micro-batch", active.working)]
+        if worst.beside is active
+        else [("gradients in fp32, inside the optimizer step", held.step_bytes)]
+    )
     parts = [
         ("weights", held.weight_bytes),
         ("gradients", held.gradient_bytes),
         ("optimizer states", held.optimizer_bytes),
         ("buffers", held.buffer_bytes),
-        ("kept for micro-batches in flight", active.kept),
-        ("working micro-batch", active.working),
+        *beside,
     ]
     yield from (Breakdown(name, amount, "counted") for name, amount in parts if amount)
     yield from worst.standing
@@ -355,14 +367,16 @@ def _stage(cost: Cost) -> Stage:
         mtp_modules=sum(chunk.num_mtp for chunk in cost.chunks),
         embedding=any(chunk.embedding for chunk in cost.chunks),
         loss=any(chunk.loss for chunk in cost.chunks),
-        in_flight=cost.active.in_flight,
+        in_flight=cost.beside.in_flight,
         weight_bytes=cost.states.weight_bytes,
         gradient_bytes=cost.states.gradient_bytes,
         optimizer_bytes=cost.states.optimizer_bytes,
-        kept_bytes=cost.active.kept,
-        working_bytes=cost.active.working,
+        kept_bytes=cost.beside.kept,
+        working_bytes=cost.beside.working,
         allocated_peak_bytes=cost.peak,
-        moment=cost.active.where,
+        moment=cost.beside.where,
+        saved_bytes=sum(chunk.kept for chunk in cost.costs),
+        moments_bytes=cost.states.moment_bytes,
     )
 
 

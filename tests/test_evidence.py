@@ -11,7 +11,7 @@ from mla_cost.cli import main
 from mla_cost.errors import InputError
 from mla_cost.evidence import IN_ROWS, evidence, regimes
 from mla_cost.evidence.fused import questions
-from mla_cost.evidence.source import SOURCES, Source, checked, load, read
+from mla_cost.evidence.source import SOURCES, Fields, Source, checked, load, read
 from mla_cost.settings import PlanSettings
 from mla_cost.views.evidence import markdown
 
@@ -143,6 +143,95 @@ def test_a_reason_quotes_the_figure_or_the_missing_feature(replayed):
 )
 def test_what_is_known_to_match(rows, name):
     assert rows[name].status == "matches"
+
+
+def test_rows_are_told_apart_and_two_of_them_gate(replayed, rows):
+    """The recorded runs that the tool answers for, within 5 %; nothing else gates."""
+    assert len(rows) == len(replayed.rows)
+    gates = {name: row for name, row in rows.items() if row.gates}
+    assert gates.keys() == {"dsv3-proxy-h100-golden", "moonlight-none"}
+    for row in gates.values():
+        assert (row.status, row.tolerance) == ("matches", 0.05)
+
+
+PUBLISHED = {  # what the recorded figures are called where they were collected: how many there are of each
+    "moonlight-": 6 + 3 + 6,  # peaks, what recomputation drops, step times
+    "dsv3-proxy-h100-golden": 4 + 4,  # the golden run and the one with HybridEP
+    "megatron-mla-small-": 3,
+    "explicit-layer-": 3 + 12 + 4,  # in all, per token, peers
+    "parameters-": 30,
+    "checkpoint-": 5,
+    "ascend-910b-visible-memory": 1,
+    "dsv3-gb200-": 2,
+    "dsv2-lite-ring-": 6,
+}
+
+
+@pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
+def test_no_published_figure_is_left_out(rows, name, count):
+    assert sum(row.startswith(name) for row in rows) == count
+
+
+def test_moonlights_recomputation_as_published(rows):
+    """mla_up_proj drops at least 0.716e9 saved bytes, core_attn only the softmax statistics of 27 layers."""
+    assert rows["moonlight-mla-up-proj-saved"].predicted >= 0.716
+    statistics = 27 * 4096 * 8 * 4  # one fp32 number per head and position, 8 heads on a rank
+    assert rows["moonlight-core-attn-drop"].predicted == statistics / 1e9
+
+
+def test_recorded_runs_are_replayed_by_one_set_of_rules():
+    """Rows of one run differ in what is read and in the recomputation alone: nothing is set per row."""
+    plans: dict[str, list[Fields]] = {}
+    for row in load("public_runs").rows:
+        if row.plan:
+            plan = {name: value for name, value in row.plan.items() if name != "remat"}
+            plans.setdefault(row.cite.split(",")[0], []).append(plan)
+    assert len(plans) == 3
+    for found in plans.values():
+        assert all(plan == found[0] for plan in found)
+
+
+def test_a_lower_bound_holds_above_it(rows):
+    row = next(row for row in load("public_runs").rows if row.at_least)
+    assert rows[row.id].relative_difference > row.tolerance
+    assert rows[row.id].status == "matches"
+
+
+def test_the_saved_layer_per_token_adds_up(rows):
+    """Ten storages and the norms' statistics are all that the layer saves: 765,984,768 + 32,768 bytes."""
+    found = [row for name, row in rows.items() if name.startswith("explicit-layer-token-") and "adds" not in name]
+    wide = sum(row.predicted for row in found if "fp32" not in row.quantity)
+    assert (2 * wide + 4 * (128 + 2)) * 4096 == rows["explicit-layer-v-contiguous"].predicted
+
+
+def test_what_a_ring_passes_on_by_hand(rows):
+    """DeepSeek-V2-Lite: d_c + r, and 16 heads of k + r and v."""
+    assert rows["dsv2-lite-ring-latent"].predicted == 512 + 64
+    assert rows["dsv2-lite-ring-expanded"].predicted == 16 * (128 + 64 + 128)
+
+
+def test_a_verdict_that_cannot_be_given_tells_what_bf16_needs(rows):
+    without, recomputed = rows["dsv3-gb200-without-recomputation"], rows["dsv3-gb200-mla-up-proj"]
+    for row in (without, recomputed):
+        assert (row.status, row.predicted) == ("not-modelled", None)
+        assert "mxfp8" in row.reason
+        assert "GB that are usable" in row.reason
+    assert without.reason != recomputed.reason
+
+
+def test_every_counted_parameter_is_exact_and_checkpoints_are_itemised(rows):
+    found = {name: row for name, row in rows.items() if row.source == "catalogue"}
+    assert sum(row.status == "matches" for row in found.values()) >= 34
+    for name, row in found.items():
+        assert row.status in {"matches", "not-modelled"}, name
+        if name.startswith("checkpoint-") and row.status == "matches":
+            items = [int(item.rsplit(" ", 1)[1].replace(",", "")) for item in row.reason.split("; ")]
+            assert sum(items) == row.published
+
+
+def test_a_device_row_reads_the_device_files(rows):
+    least, most = rows["ascend-910b-visible-memory"].predicted
+    assert 60.96 < least <= most < 60.98
 
 
 def test_the_ends_of_the_range_are_named(rows):

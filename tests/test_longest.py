@@ -212,7 +212,15 @@ def test_a_block_takes_the_devices_that_share_it():
         assert row.min_devices == row.min_sp
 
 
-@pytest.mark.parametrize("more", [{}, {"device": "910b-64gb"}, {"seq_len": 1024, "sharding": "zero1"}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"device": "910b-64gb"},
+        {"seq_len": 1024, "sharding": "zero1"},
+        {"seq_len": 1024, "gradient_dtype": "bf16", "remat": "full"},  # peaks in the optimizer step
+    ],
+)
 def test_no_smaller_world_holds_the_target(more):
     """Every layout of fewer devices, by plans."""
     question = {**LITE, "seq_len": 2048, **more}

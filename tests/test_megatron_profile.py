@@ -14,6 +14,8 @@ import mla_cost
 from mla_cost import catalog
 from mla_cost.config import ModelConfig
 from mla_cost.evidence.source import directory
+from mla_cost.profiles.megatron import deepep_buffers, hybridep_buffers
+from mla_cost.program import StagingShape
 from mla_cost.resolve import Illegal
 from mla_cost.settings import PlanSettings
 from mla_cost.stage import Segment, Segments
@@ -41,13 +43,15 @@ GOLDEN: dict[str, Any] = {
     "dispatcher": "deepep",
     "cross_entropy": "te-in-place",
 }
-# NVIDIA-NeMo/Megatron-Bridge@067f987df03b recipes/moonlight/h100/moonlight_16b.py
+# the same model with HybridEP and Megatron's own loss, compiled: .._release_sm at a50252b6ad
+HYBRID: dict[str, Any] = {**GOLDEN, "dispatcher": "hybridep", "cross_entropy": "native-fused"}
+# NVIDIA-NeMo/Megatron-Bridge@600d069b824d recipes/moonlight/h100/moonlight_16b.py; Transformer Engine 2.17.1 (uv.lock)
 MOONLIGHT: dict[str, Any] = {
     "ep": 8,
     "dp": 4,
     "shared_overlap": "on",
     "rope_fusion": "off",
-    "cross_entropy": "te-fp32",
+    "cross_entropy": "te-in-place",
     "gradient_dtype": "bf16",
     "moment_dtype": "bf16",
 }
@@ -219,6 +223,14 @@ def test_an_expert_deepseek_layer_item_by_item():
     assert found.kept == 933_543_936 + 4 * (2 * 4 + 1) * found.at.values["D"]
 
 
+def test_an_expert_layer_under_hybridep_item_by_item():
+    """The same items as the table, and the handle in the place of DeepEP's map: 4 x 16 ranks, 5 x 64 experts."""
+    found = items(segment(proxy(), "moe", **HYBRID))
+    handle = [("rows ranks map", 4 * 16), ("rows experts map", 4 * 64), ("rows routing map", 64)]
+    assert [item for item in found if item not in handle] == V3_ATTENTION + V3_MOE
+    assert [item for item in found if item in handle] == handle
+
+
 def test_tokens_that_arrive_once():
     """64 experts on 16 ranks, 8 chosen: a rank misses a token with chance C(60, 8) / C(64, 8)."""
     values = segment(proxy(), "moe", **GOLDEN).at.values
@@ -278,20 +290,40 @@ def test_equal_shapes_share_one_stand_in():
     assert found[0].bytes == 436_994_048
 
 
-@pytest.mark.parametrize(
-    ("main", "loss", "off"),
-    [
-        ("remainders", "te-fp32", -0.0980),  # what the recipe's defaults say
-        ("fp32", "te-fp32", 0.0112),
-        ("remainders", "te-in-place", -0.1339),
-        ("fp32", "te-in-place", -0.0247),
-    ],
-)
-def test_moonlight_is_predicted_and_not_fitted(main, loss, off):
-    """36.618e9 published. Disputed: whether the run had the 2-byte main weights of the recipe's defaults."""
-    asked = {**MOONLIGHT, "cross_entropy": loss, "main_weights": main}
-    found = last_rank(catalog.model("moonlight-16b-a3b"), **asked)
-    assert found.peak / 36.618e9 - 1 == pytest.approx(off, abs=1e-4)
+PUBLISHED = {  # Megatron-Bridge pull request 5570, GB of 1e9 bytes
+    "none": 36.618,
+    "core_attn": 36.614,
+    "mla_up_proj": 35.902,
+    "mla_up_proj+mlp": 35.917,
+    "moe_act": 35.941,
+    "layernorm+moe_act": 35.949,
+}
+
+
+@pytest.mark.parametrize(("remat", "gb"), PUBLISHED.items())
+def test_moonlight_within_five_percent(remat, gb):
+    """No figure is fitted: about 0.9e9 bytes are missing from every row, and nobody knows yet what they are."""
+    found = last_rank(catalog.model("moonlight-16b-a3b"), **MOONLIGHT, remat=remat)
+    assert abs(found.peak / 1e9 / gb - 1) < 0.05
+
+
+def test_four_recomputed_runs_peak_in_the_optimizer_step():
+    """As published, they need the same within 0.2 %: the step's fp32 copy of bf16 gradients, 4 bytes per element."""
+    model = catalog.model("moonlight-16b-a3b")
+    found = {remat: last_rank(model, **MOONLIGHT, remat=remat) for remat in PUBLISHED}
+    stepped = [cost for cost in found.values() if cost.beside.where == "step of gradients in fp32"]
+    assert [cost for remat, cost in found.items() if remat not in {"none", "core_attn"}] == stepped
+    assert len({cost.peak for cost in stepped}) == 1
+    assert stepped[0].beside.bytes == stepped[0].states.master_bytes == 7_997_746_688
+    drop = found["none"].peak - stepped[0].peak
+    assert 0.65e9 < drop < 0.716e9 * 1.05  # 0.716 published
+
+
+def test_the_hybridep_run_within_five_percent():
+    """Iteration 5, and iteration 1 before the Adam moments exist; golden values at Megatron-LM@a50252b6ad."""
+    found = last_rank(proxy(), **HYBRID)
+    assert abs(found.peak / 50_301_140_992 - 1) < 0.05
+    assert abs((found.peak - found.states.moment_bytes) / 42_198_188_032 - 1) < 0.05
 
 
 def test_remainders_halve_the_main_weights():
@@ -369,13 +401,45 @@ def test_a_second_copy_of_the_output_where_it_is_exchanged():
     assert names.count("o") == 2
 
 
+def test_attention_that_exchanges_itself_keeps_no_second_output():
+    """Ring: the last step's keys and values as one tensor in the place of key and value; a gather: both as they are."""
+    model, asked = catalog.model("moonlight"), {**MOONLIGHT, "sp": 2, "dp": 2}
+    own = {scheme: dict(items(segment(model, "dense", scheme=scheme, **asked))) for scheme in ("ring", "kv-all-gather")}
+    alone = dict(items(segment(model, "dense", **MOONLIGHT)))
+    assert own["ring"]["key and value of the last step"] == alone["key"] + alone["value"]
+    assert {"key", "value"}.isdisjoint(own["ring"])
+    assert (own["kv-all-gather"]["key"], own["kv-all-gather"]["value"]) == (alone["key"], alone["value"])
+    for found in own.values():
+        assert sum(found.values()) == sum(alone.values())  # per position
+
+
+def test_recomputed_attention_repeats_what_it_exchanges():
+    timeline = segment(catalog.model("moonlight"), "dense", scheme="ring", sp=2, remat="core_attn").at.account.timeline
+    calls = [call.phase for call in timeline.collectives if call.axis == "sp"]
+    assert calls == ["forward", "recompute", "backward", "backward"]
+
+
+def test_chunks_of_the_sequence_have_to_be_even():
+    asked: dict[str, Any] = {"scope": "model", "profile": "megatron", "model": "moonlight", "device": "h100-80gb"}
+    asked |= {"form": "explicit", "scheme": "ring", "sp": 4, "ep": 8, "dp": 2}
+    assert mla_cost.plan(**asked, seq_len=4096 + 8).results[0].memory.allocated_peak_bytes
+    row = mla_cost.plan(**asked, seq_len=4096 + 4).results[0]
+    assert row.verdict is not None
+    assert "2 x sp 4 does not divide seq_len 4100" in row.verdict.reason
+    assert "the nearest sp below is 2, the nearest seq_len above is 4104" in row.verdict.reason
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"profile": "megatron", "form": ("absorbed",)}, "no absorbed training path"),
     ({"profile": "megatron", "form": ("laga",)}, "no gather of the latent"),
     ({"profile": "megatron", "kernel": "eager"}, "does not run kernel eager; use flash"),
     ({"profile": "megatron", "scheme": "kv-gather", "sp": 2}, "not priced with scheme kv-gather; use ulysses"),
+    ({"profile": "reference", "scheme": "ring", "sp": 2}, "an attention call that only profile megatron has"),
+    ({"profile": "reference", "scheme": "kv-all-gather"}, "an attention call that only profile megatron has"),
     ({"profile": "megatron", "dtype": "fp32"}, "bf16 only"),
     ({"profile": "megatron", "dispatcher": "deepep", "ep": 1}, "dispatcher deepep needs ep above 1"),
+    ({"profile": "megatron", "dispatcher": "hybridep", "ep": 1}, "dispatcher hybridep needs ep above 1"),
+    ({"profile": "reference", "cross_entropy": "native-fused"}, "native-fused belongs to profile megatron"),
     ({"profile": "megatron", "shared_overlap": "on", "remat": "shared_experts"}, "overlap and be recomputed"),
     ({"profile": "megatron", "remat": "mla_up_proj+core_attn"}, "not priced together yet"),
     ({"profile": "megatron", "remat": "full+moe_act"}, "not priced together yet"),
@@ -425,6 +489,48 @@ def test_a_plan_tells_its_profile_and_what_stands():
     held = {part.name: part for part in row.memory.breakdown}
     assert held["cuBLAS workspace"].basis == "budgeted"
     assert sum(part.bytes for part in held.values()) == row.memory.allocated_peak_bytes
+
+
+def test_buffers_of_dispatchers_written_out():
+    """The golden runs: 2048 tokens of 7168, 16 ranks in domains of 8, 4 experts each."""
+    shape = StagingShape(tokens=2048, hidden=7168, ranks=16, domain=8, experts=4)
+    token, scales, near, far = 2 * 7168, 4 * 56, 4 * 4 * 8, 4 * 4 * 16
+    arriving = 2048 * 16 * (token + near + scales)
+    sent, passed, combined = token + far + scales, token + near + scales, 2 * (token + near)
+    assert hybridep_buffers(shape) == arriving + 2048 * (sent + passed + combined)
+    assert hybridep_buffers(shape._replace(domain=16)) == 2048 * 16 * (token + 4 * 4 * 16 + scales)
+    meta = 8 + 128 * (8 + 4 + 4)
+    nvlink = 10 * 8 * (288 * (token + meta) + 4 * 7)
+    rdma = 10 * 2 * 2 * (140 * (token + meta + 16) + 4 * 18)
+    assert deepep_buffers(shape) == nvlink + (-nvlink % 128) + rdma + (-rdma % 128)
+
+
+@pytest.mark.parametrize(("dispatcher", "taken"), [("alltoall", False), ("deepep", True), ("hybridep", True)])
+def test_buffers_outside_torch_are_no_part_of_what_it_allocates(dispatcher, taken):
+    asked: dict[str, Any] = {"scope": "model", "profile": "megatron", "model": "moonlight", "device": "h100-80gb"}
+    asked |= {"form": "explicit", "seq_len": 4096, "sp": 1, "tp": 2, "ep": 8, "dp": 4, "dispatcher": dispatcher}
+    row = mla_cost.plan(**asked).results[0]
+    assert row.verdict is not None
+    held = {item.name: item.bytes for item in row.verdict.basis}
+    assert ("reserve: dispatcher buffers" in held) is taken
+    assert row.memory.allocated_peak_bytes == sum(part.bytes for part in row.memory.breakdown)
+    usable = held["visible memory"] + sum(size for name, size in held.items() if name.startswith("reserve: "))
+    assert row.verdict.usable_bytes == usable
+    if taken:
+        own = mla_cost.plan(**asked, reserve={"dispatcher buffers": "1GiB"}).results[0].verdict
+        assert own is not None
+        assert ("reserve: dispatcher buffers", -(2**30), "set with --reserve") in own.basis
+    else:
+        with pytest.raises(mla_cost.InputError, match="no reserve item"):
+            mla_cost.plan(**asked, reserve={"dispatcher buffers": "1GiB"})
+
+
+def test_a_dense_model_has_no_dispatcher():
+    row = mla_cost.plan(
+        scope="model", profile="megatron", model="minicpm3-4b", device="h100-80gb", form="explicit", sp=1, tp=2
+    ).results[0]
+    assert row.verdict is not None
+    assert all(item.name != "reserve: dispatcher buffers" for item in row.verdict.basis)
 
 
 def test_the_reference_has_nothing_that_stands():

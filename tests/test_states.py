@@ -153,6 +153,18 @@ def test_zero2_shards_gradients_and_is_refused_in_a_pipeline() -> None:
             refused(plain(1024), Parallel(dp=4, pp=2), settings)
 
 
+@pytest.mark.parametrize(
+    ("gradient", "master", "made"),
+    [(2, 4, 4), (4, 4, 0), (2, 2, 0)],  # the fused Adam that keeps remainders reads bf16 gradients as they are
+)
+def test_the_step_casts_a_shard_of_bf16_gradients_for_fp32_weights(gradient: int, master: int, made: int) -> None:
+    settings = StateSettings(gradient_bytes=gradient, master_bytes=master)
+    found = states(plain(1024, 512), Parallel(dp=4), settings)
+    assert found.step_bytes == made * (1024 // 4 + 512 // 4)
+    whole = states(plain(1024, 512), Parallel(dp=4), settings._replace(sharding="ddp"))
+    assert whole.step_bytes == made * (1024 + 512)
+
+
 def test_collectives_of_the_step_written_out() -> None:
     parallel = Parallel(tp=2, sp=2, dp=4, ep=4, micro_batches=5)
     held = plain(8 * 128, 4 * 128)._replace(tp_summed=10)

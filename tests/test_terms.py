@@ -43,6 +43,7 @@ MODELS = [
     DEEPSEEK | {"sharding": "ddp", "gradient_dtype": "bf16"},
     DEEPSEEK | {"profile": "megatron", "form": ("explicit",)},
     DEEPSEEK | {"profile": "megatron", "form": ("explicit",), "tp": 2, "dp": 64, "remat": "moe"},
+    LITE | {"gradient_dtype": "bf16", "remat": "full"},  # peaks in the optimizer step
     LITE | {"sharding": "zero2"},
     LITE | {"sp": 2, "dp": 4, "kernel": "eager"},
 ]
@@ -107,6 +108,16 @@ def test_the_worst_stage_is_the_default(question):
     assert totals(settings, "required") == [row.verdict.required_bytes for row in rows if row.verdict]
     assert totals(settings, "usable") == [row.verdict.usable_bytes for row in rows if row.verdict]
     assert totals(settings, "sent") == [sum(c.wire_bytes for c in row.communication.collectives) for row in rows]
+
+
+def test_inside_the_optimizer_step_nothing_is_kept():
+    settings = PlanSettings(**LITE, gradient_dtype="bf16", remat="full", form=("explicit",))
+    (row,) = priced(settings)
+    (stage,) = row.memory.stages or ()
+    assert (stage.moment, stage.kept_bytes, stage.in_flight) == ("step of gradients in fp32", 0, (0,))
+    assert totals(settings, "working") == [stage.working_bytes] != totals(settings, "peak")
+    assert row.memory.allocated_peak_moment == ("step", "gradients in fp32") != row.memory.peak_moment
+    assert sum(part.bytes for part in row.memory.breakdown) == row.memory.allocated_peak_bytes
 
 
 def test_states_are_their_parts():

@@ -9,8 +9,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from mla_cost.evidence import fused, regimes, regression
-from mla_cost.evidence.rows import Outcome, replay
+from mla_cost.evidence import counts, fused, regimes, regression
+from mla_cost.evidence.rows import Outcome, counted, replay
 from mla_cost.evidence.source import SOURCES, Source, load
 
 SCHEMA = "mla-cost/evidence/1"
@@ -41,7 +41,7 @@ class Evidence:
         return {
             "schema": SCHEMA,
             "counts": self.counts,
-            "rows": [{**_picked(row), "unit": row.unit, "cite": row.cite} for row in self.rows],
+            "rows": [{**_picked(row), "unit": row.unit, "cite": row.cite, "gates": row.gates} for row in self.rows],
             "fused": _search(self.fused),
             "regression": [share._asdict() for share in self.shares],
             "boundaries": [boundary._asdict() for boundary in self.boundaries],
@@ -67,8 +67,8 @@ def evidence(executor: bool = False) -> Evidence:
     """
     sources = [load(name) for name in SOURCES]
     return Evidence(
-        sources={source.name: source.title for source in sources},
-        rows=tuple(replay(source, row, executor) for source in sources for row in source.rows),
+        sources={**{source.name: source.title for source in sources}, counts.NAME: counts.TITLE},
+        rows=(*(replay(source, row, executor) for source in sources for row in source.rows), *counted()),
         fused=_fused(sources),
         shares=regression.shares(),
         boundaries=tuple(regimes.boundaries()),
@@ -86,9 +86,9 @@ def _fused(sources: list[Source]) -> fused.Search:
 
 
 def _picked(row: Outcome) -> dict[str, Any]:
-    """The fields of the schema; counted bytes as whole numbers."""
+    """The fields of the schema; counted bytes and elements as whole numbers."""
     picked = {name: getattr(row, name) for name in IN_ROWS}
-    if row.unit == "bytes":
+    if row.unit in {"bytes", "elements"}:
         picked |= {name: int(picked[name]) for name in ("published", "predicted") if picked[name] is not None}
     return picked
 

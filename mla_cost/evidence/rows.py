@@ -7,9 +7,10 @@ from itertools import product
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from mla_cost import api
-from mla_cost.evidence import fused, numerics
+from mla_cost import api, catalog
+from mla_cost.evidence import counts, fused, numerics
 from mla_cost.evidence.accountings import accountings
+from mla_cost.evidence.reads import read
 from mla_cost.evidence.source import UNITS, Choices, Fields, Row, Source, directory
 from mla_cost.results import Result
 
@@ -38,13 +39,16 @@ class Outcome(NamedTuple):
     reason: str
     unit: str
     cite: str
+    gates: bool = False
     cells: tuple[Cell, ...] = ()
 
 
 def replay(source: Source, row: Row, executor: bool) -> Outcome:
     """Predict one row. executor: also run the forms on real ranks where a row is about numbers."""
     if row.missing:
-        return _outcome(source, row, None, f"not modelled: {row.missing}")
+        return _outcome(source, row, None, f"not modelled: {row.missing}{_told(source, row)}")
+    if row.how == "visible":
+        return _visible(source, row)
     if row.executor is not None:
         found = numerics.run(row) if executor else None
         return _outcome(source, row, found, "" if executor else numerics.HOW)
@@ -65,10 +69,23 @@ def _outcome(source: Source, row: Row, predicted: Figure | None, reason: str, ce
     if status == "differs":
         words = "the nearest reading gives" if row.how == "candidates" else "predicted"
         reason = f"{words} {shown(predicted)}{_because(source, row)}{'; ' if reason else ''}{reason}"
+    reason = "; ".join(part for part in (reason, row.note) if part)
     return Outcome(
         row.id, row.quantity, source.name, row.origin, published, predicted, off, row.tolerance, status, reason,
-        row.unit, row.cite, cells,
+        row.unit, row.cite, row.gates, cells,
     )  # fmt: skip
+
+
+def counted() -> Iterator[Outcome]:
+    """The parameter counts of the catalogue's models, which have to be exact."""
+    for found in counts.counts():
+        off = None if found.predicted is None else found.predicted / found.published - 1
+        status = "not-modelled" if off is None else "matches" if found.predicted == found.published else "differs"
+        predicted = None if found.predicted is None else float(found.predicted)
+        yield Outcome(
+            found.id, found.quantity, counts.NAME, found.origin, float(found.published), predicted, off, 0.0, status,
+            found.reason, "elements", found.cite,
+        )  # fmt: skip
 
 
 def _off(published: Figure, predicted: Figure) -> float:
@@ -83,7 +100,8 @@ def _off(published: Figure, predicted: Figure) -> float:
 def _status(row: Row, off: float | None) -> str:
     if off is None:
         return "not-modelled"
-    return "matches" if (off if row.bound else abs(off)) <= row.tolerance else "differs"
+    beyond = off if row.bound else -off if row.at_least else abs(off)
+    return "matches" if beyond <= row.tolerance else "differs"
 
 
 def shown(figure: Figure | None) -> str:
@@ -128,8 +146,8 @@ def _cells(source: Source, row: Row, choices: Choices) -> Iterator[Cell]:
 
 
 def _value(row: Row, plan: Fields) -> float | None:
-    ours = _field(price({**plan, **row.of}), row.read)
-    theirs = _field(price({**plan, **row.against}), row.read) if row.against else 0
+    ours = _read(row, {**plan, **row.of})
+    theirs = _read(row, {**plan, **row.against}) if row.against else 0
     if ours is None or theirs is None:
         return None
     if row.how == "ratio":
@@ -139,13 +157,25 @@ def _value(row: Row, plan: Fields) -> float | None:
     return float((ours - theirs) / UNITS[row.unit])
 
 
-def _field(result: Any, path: str) -> Any:
-    """The field of a result by its path; a number stands for a place in a list, as in memory.stages.3.kept_bytes."""
-    for name in path.split("."):
-        result = (result[int(name)] if result else None) if name.isdigit() else getattr(result, name)
-        if result is None:
-            return None
-    return result
+def _read(row: Row, plan: Fields) -> Any:
+    return read(row, price(plan), plan)
+
+
+def _told(source: Source, row: Row) -> str:
+    """What the nearest plan that can be priced comes to."""
+    if not row.of:
+        return ""
+    verdict = price({**source.plan(row), **row.of}).verdict
+    assert verdict is not None
+    needed, usable = verdict.required_bytes or 0, verdict.usable_bytes or 0
+    return f": {needed / 1e9:,.5g} of {usable / 1e9:,.5g} GB that are usable, {verdict.status}"
+
+
+def _visible(source: Source, row: Row) -> Outcome:
+    """What the device files say that a framework sees, over the devices of the row's grid."""
+    devices = [catalog.device(str(name)) for name in row.grid["device"]]
+    sizes = [device.visible_bytes.integer / UNITS[row.unit] for device in devices]
+    return _outcome(source, row, [min(sizes), max(sizes)], "")
 
 
 def _refusal(source: Source, row: Row) -> str:

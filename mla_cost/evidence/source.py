@@ -17,8 +17,14 @@ Scalar = bool | int | float | str
 Fields = dict[str, Scalar]
 Choices = dict[str, tuple[Scalar, ...]]
 Text = Annotated[str, Field(min_length=1)]
-SOURCES = ("paper", "counted", "public_runs")  # in the order of the page; a further source is one more file and name
-UNITS = {"GB": 1e9, "MiB": 2.0**20, "bytes": 1.0}
+SOURCES = (
+    "paper",
+    "counted",
+    "public_runs",
+    "other_runs",
+)  # in the order of the page; a further source is one more file and name
+Unit = Literal["GB", "GiB", "MiB", "bytes", "elements", "percent", "ratio", "absolute", "truth", "fits"]
+UNITS = {"GB": 1e9, "GiB": 2.0**30, "MiB": 2.0**20, "bytes": 1.0, "elements": 1.0}
 
 
 class _Strict(BaseModel):
@@ -43,29 +49,37 @@ class Executor(_Strict):
 class Row(_Strict):
     """One published figure and the plans that predict it.
 
-    read: the field of a result; of, against: plan fields of the two sides. how: what is made of them (`as` in the
-    file). grid: the figure is the range over these cells. bound: the figure is an upper bound. others: cells that the
-    source does not claim and the page prints beside it. missing: why nothing is predicted.
+    read: the field of a result, less those of `less`, or a figure by name (`reads.NAMED`); tensors: what such a figure
+    is of. of, against: plan fields of the two sides. how: what is made of them (`as` in the file). grid: the figure is
+    the range over these cells. bound, at_least: the figure is an upper, a lower bound. others: cells that the source
+    does not claim and the page prints beside it. because: why it differs. note: told in any case. gates: whether the
+    tool answers for this figure. missing: why nothing is predicted; where `of` is given, what that plan comes to is
+    told nevertheless.
     """
 
     id: Text
     quantity: Text
     published: bool | float | tuple[float, float]
-    unit: Literal["GB", "MiB", "bytes", "percent", "ratio", "absolute", "truth"]
+    unit: Unit
     origin: Literal["abstract", "summary", "counted", "measured", "stated", "inferred"]
     cite: Text
     tolerance: float
     bound: bool = False
+    at_least: bool = False
     plan: Fields = {}
     grid: Choices = {}
     others: Choices = {}
     read: str = ""
+    less: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
     of: Fields = {}
     against: Fields = {}
-    how: Literal["value", "difference", "ratio", "excess", "candidates"] = Field("value", alias="as")
+    how: Literal["value", "difference", "ratio", "excess", "candidates", "visible"] = Field("value", alias="as")
     accountings: bool = False
     executor: Executor | None = None
     because: str = ""
+    note: str = ""
+    gates: bool = False
     missing: str = ""
 
 

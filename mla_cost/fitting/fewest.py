@@ -95,7 +95,7 @@ def _least_dp(needs: ModelNeeds, degrees: _Degrees, most: int) -> int | None:
 
     try:
         held = {(each.dense, each.expert, each.buffers): each for each in needs.held(at(most))}
-        if not _fits(needs, at(most), [(each, 0) for each in held.values()]):
+        if not _fits(needs, at(most), [_Beside(each, 0, 0) for each in held.values()]):
             return None  # the states alone are too large
         active = _active(needs, at(most))
     except (Illegal, InputError):  # a combination that nobody asked for
@@ -103,17 +103,25 @@ def _least_dp(needs: ModelNeeds, degrees: _Degrees, most: int) -> int | None:
     return smallest(lambda times: _fits(needs, at(times), active), most)
 
 
-def _active(needs: ModelNeeds, settings: PlanSettings) -> list[tuple[RankParameters, int]]:
-    """What stages hold, each with the most that stands beside its states; dp changes neither. Bytes."""
-    found: dict[tuple[int, ...], tuple[RankParameters, int]] = {}
-    for cost, held in zip(needs.costs(settings), needs.held(settings), strict=True):
-        key = (held.dense, held.expert, held.buffers)
-        most = found[key][1] if key in found else 0
-        found[key] = (held, max(most, cost.beside_states))
-    return list(found.values())
+class _Beside(NamedTuple):
+    """What a stage holds, and the most that stands and is alive beside its states. Bytes."""
+
+    held: RankParameters
+    standing: int
+    active: int
 
 
-def _fits(needs: ModelNeeds, settings: PlanSettings, active: Sequence[tuple[RankParameters, int]]) -> bool:
-    """Whether every stage has room. active: elements held, and bytes beside their states."""
-    need = max(needs.states(settings, held).total + most for held, most in active)
+def _active(needs: ModelNeeds, settings: PlanSettings) -> list[_Beside]:
+    """Every stage; dp changes nothing of it."""
+    found = (
+        _Beside(held, sum(part.bytes for part in cost.standing), cost.active.bytes)
+        for cost, held in zip(needs.costs(settings), needs.held(settings), strict=True)
+    )
+    return list(dict.fromkeys(found))
+
+
+def _fits(needs: ModelNeeds, settings: PlanSettings, stages: Sequence[_Beside]) -> bool:
+    """Whether every stage has room."""
+    states = [(needs.states(settings, stage.held), stage) for stage in stages]
+    need = max(kept.total + stage.standing + max(stage.active, kept.step_bytes) for kept, stage in states)
     return need <= needs.room(settings)

@@ -5,7 +5,7 @@ mla_cost/rules/transformer_engine.py. Activations between modules are sequence s
 gathers what it needs and scatters what it makes, so no region stands around a block.
 """
 
-from mla_cost.program import Allowance, Profile
+from mla_cost.program import Allowance, Profile, Staging, StagingShape
 
 # megatron/core/transformer/multi_latent_attention.py:755-763, 913-990; models/gpt/gpt_layer_specs.py:239-248, 295-320;
 # down-projections that are ColumnParallelLinear are sharded: the same file, _qkv_down_projection and what follows it
@@ -96,7 +96,8 @@ mlp(residual):
     return out
 """
 
-# megatron/core/transformer/moe/: moe_layer.py, token_dispatcher.py:624-676, 1424-1455, shared_experts.py:200, 247-272
+# megatron/core/transformer/moe/: moe_layer.py, shared_experts.py:200, 247-272, and of token_dispatcher.py:
+# MoEAlltoAllTokenDispatcher 624-676, _HybridEPManager 1001-1222, _DeepepManager 1424-1455
 MOE = """
 layer(x):
     hidden = input_norm x
@@ -125,6 +126,14 @@ activation(gate_up, row_weights):
 
 experts(hidden):
     weights = route hidden, W_router[e h]
+    if dispatcher == hybridep
+        rows, row_weights, ranks_map, experts_map, routing_map = hybridep_dispatch hidden, weights
+        gate_up = grouped_rows rows, W_fc1[c g+g h]
+        product = activation gate_up, row_weights
+        out = grouped_rows product, W_fc2[c h g]
+        drop product
+        mixed = hybridep_combine out, ranks_map, experts_map, routing_map
+        return mixed
     if dispatcher == deepep
         tokens, token_weights = deepep_dispatch hidden, weights
         rows, row_weights, row_map = rows_of tokens, token_weights
@@ -177,7 +186,8 @@ layer(x):
     return y
 """
 
-# megatron/core/models/gpt/gpt_model.py; tensor_parallel/cross_entropy.py:30, 70-72, 105-130, 181
+# megatron/core/models/gpt/gpt_model.py; tensor_parallel/cross_entropy.py:30, 70-72, 105-130, 181;
+# fusions/fused_cross_entropy.py:66-86
 HEAD = """
 layer(x):
     hidden = fused_norm x, g_final[h]
@@ -188,9 +198,52 @@ layer(x):
     if cross_entropy == te-fp32
         loss = cross_entropy_fp32 logits
         return loss
+    if cross_entropy == native-fused
+        loss = cross_entropy_compiled logits
+        return loss
     loss = cross_entropy logits
     return loss
 """
+
+# ---- buffers outside torch, sized once; a few KiB of flags and counters are left out
+
+_DEEPEP = (
+    "deepseek-ai/DeepEP@94a9f8f csrc/config.hpp:51-95, deep_ep/buffer.py:227-281, for Megatron's default of 20 SMs"
+)
+_HYBRIDEP = (
+    "deepseek-ai/DeepEP@94a9f8f csrc/hybrid_ep/buffer/intranode.cu:190-260, internode_doca.cu:383-420, 557-582, bf16, "
+    "one buffer for dispatch and combine"
+)
+# tokens that a receiver holds, the larger of dispatch and combine: ranks up to which, over NVLink, over RDMA
+_DEEPEP_CHUNKS = ((8, 256, 0), (16, 288, 140), (32, 288, 128), (64, 288, 140), (128, 560, 132), (160, 720, 132))
+_DEEPEP_META = 8 + 128 * 8 + 128 * 4 + 128 * 4  # source, up to 128 choices and their weights, up to 128 scales
+
+
+def deepep_buffers(shape: StagingShape) -> int:
+    """Bytes over NVLink (8 peers) and, beyond 8 ranks, over RDMA, for 10 channels of a fixed number of tokens."""
+    _, near, far = next((row for row in _DEEPEP_CHUNKS if shape.ranks <= row[0]), _DEEPEP_CHUNKS[-1])
+    token = 2 * shape.hidden + _DEEPEP_META
+    peers, nodes = min(shape.ranks, 8), max(shape.ranks // 8, 1)
+    nvlink = 10 * peers * (near * token + 4 * (2 * nodes + 3))
+    rdma = 10 * nodes * 2 * (far * (token + 16) + 4 * 18) if far else 0
+    return _up(nvlink, 128) + _up(rdma, 128)
+
+
+def hybridep_buffers(shape: StagingShape) -> int:
+    """Bytes for every token of every rank arriving here, and between domains for every token of this rank's peers."""
+    tokens, domains = _up(shape.tokens, 16), -(-shape.ranks // shape.domain)
+    own = 2 * shape.hidden + 4 * (shape.hidden // 128)
+    near, far = 4 * shape.experts * shape.domain, 4 * shape.experts * shape.ranks
+    arriving = tokens * shape.ranks * (own + near)
+    if domains == 1:
+        return arriving
+    combined = 2 * (2 * shape.hidden + near)
+    return arriving + tokens * (own + far) + tokens * (domains - 1) * (own + near + combined)
+
+
+def _up(size: int, step: int) -> int:
+    return -(-size // step) * step
+
 
 _CUBLAS = (
     "NVIDIA/TransformerEngine@d0067d0da6cb transformer_engine/pytorch/cpp_extensions/gemm.py:40-67 (sm90 and later)"
@@ -209,16 +262,17 @@ PROFILE = Profile(
         "embedding": "",
     },
     kernels=("flash",),
-    schemes=("ulysses",),
+    schemes=("ulysses", "ring", "kv-all-gather"),
     refused={"absorbed": f"no absorbed training path: {_NO_PATH}", "laga": f"no gather of the latent: {_NO_PATH}"},
     fixed={"v_layout": "contiguous", "norm": "fused", "softmax_dtype": "activation", "mask": "none"},
     needs={"r": "its MLA always rotates a part of query and key"},
     recomputes=("mla_up_proj", "layernorm", "moe_act"),
-    losses=("native", "te-in-place", "te-fp32"),
+    losses=("native", "native-fused", "te-in-place", "te-fp32"),
     allowances=(
         Allowance("cuBLAS workspace", 32 * 2**20 + 1024, _CUBLAS),
         Allowance("cuBLAS workspaces of the grouped products", 4 * (32 * 2**20 + 1024), _CUBLAS, with_experts=True),
     ),
+    staging={"deepep": Staging(deepep_buffers, _DEEPEP), "hybridep": Staging(hybridep_buffers, _HYBRIDEP)},
     notes=(
         (
             "profile megatron prices what Megatron-Core with Transformer Engine keeps, read in their sources and not "

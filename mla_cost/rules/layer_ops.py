@@ -5,6 +5,7 @@ from __future__ import annotations
 from mla_cost.rules import Call, Rule, Tensors, elementwise, exchange, experts, mixer, needed, readable
 from mla_cost.rules import transformer_engine as te
 from mla_cost.rules.activation import silu, times
+from mla_cost.rules.context_parallel import gathered_attention, ring_attention
 from mla_cost.rules.norm import norm
 from mla_cost.rules.vocabulary import chunked_loss, cross_entropy, cross_entropy_overwriting, embedding
 
@@ -196,6 +197,27 @@ def _deepep_combine(call: Call, given: Tensors) -> Tensors:
     return [te.deepep_combine(call.machine, call.label, given[0])]
 
 
+def _hybridep_dispatch(call: Call, given: Tensors) -> Tensors:
+    return te.hybridep_dispatch(call.machine, call.label, given[0], given[1])
+
+
+def _hybridep_combine(call: Call, given: Tensors) -> Tensors:
+    """The operands after the first are the handle."""
+    return [te.hybridep_combine(call.machine, call.label, given[0], given[1:])]
+
+
+def _ring_attention(call: Call, given: Tensors) -> Tensors:
+    return [ring_attention(call.machine, call.label, given[0], given[1], given[2])]
+
+
+def _gathered_attention(call: Call, given: Tensors) -> Tensors:
+    return [gathered_attention(call.machine, call.label, given[0], given[1], given[2])]
+
+
+def _cross_entropy_compiled(call: Call, given: Tensors) -> Tensors:
+    return [te.cross_entropy_compiled(call.machine, call.label, given[0])]
+
+
 def _cross_entropy_in_place(call: Call, given: Tensors) -> Tensors:
     return [te.cross_entropy_in_place(call.machine, call.label, given[0])]
 
@@ -250,6 +272,11 @@ LAYER_RULES: dict[str, Rule] = {
     "rows_from_experts": _rows_from_experts,
     "deepep_dispatch": _deepep_dispatch,
     "deepep_combine": _deepep_combine,
+    "hybridep_dispatch": _hybridep_dispatch,
+    "hybridep_combine": _hybridep_combine,
+    "cross_entropy_compiled": _cross_entropy_compiled,
+    "ring_attention": _ring_attention,
+    "gathered_attention": _gathered_attention,
     "cross_entropy_in_place": _cross_entropy_in_place,
     "cross_entropy_fp32": _cross_entropy_fp32,
 }

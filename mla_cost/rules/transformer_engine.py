@@ -537,6 +537,56 @@ def deepep_combine(machine: Machine, label: str, tokens: Tensor) -> Tensor:
     return result
 
 
+def hybridep_dispatch(machine: Machine, label: str, tokens: Tensor, weights: Tensor) -> list[Tensor]:
+    """A token once to every rank that holds an expert of its choice, written there as rows [R h] with weights [R].
+
+    What arrives lies in HybridEP's own buffer, outside torch, until it is permuted into the rows. Its handle, which
+    dispatch and combine keep, comes last: int32 [u b E], int32 [u b e] and bool [u b e]; two bool maps over nodes, of
+    2 nodes - 1 bytes per token, and counts per chunk of tokens are left out. M: transformer/moe/fused_a2a.py,
+    HybridEPDispatch. deepseek-ai/DeepEP@94a9f8f csrc/hybrid_ep/executor/executor.cu:90-135; hybrid_ep.cu:313-316.
+    """
+    local, dtype = tokens.dims[:-1], tokens.dtype
+    gathered = machine.new(f"{label} routing of all ranks", (*local, "E", "e"), "bool")
+    recorded(machine, "all_gather", EXPERTS, f"routing of {tokens.label}", (*local, "e"), "bool", (*local, "e"))
+    handle = [
+        machine.new(f"{label} {what}", (*local, dim), to)
+        for what, dim, to in (("ranks map", "E", "int32"), ("experts map", "e", "int32"), ("routing map", "e", "bool"))
+    ]
+    del gathered
+    rows = machine.new(label, ("R", tokens.dims[-1]), dtype)
+    row_weights = machine.new(f"{label} weights", ("R",), "fp32")
+    _tokens_cross(machine, label, ("D", tokens.dims[-1]), dtype)
+    made = [(f"gradient of {tensor.label}", tensor.dims, tensor.dtype) for tensor in (tokens, weights)]
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        del gradients
+        results: list[Tensor | None] = [machine.new(*item) for item in made]
+        _tokens_cross(machine, f"gradient of {label}", ("D", "h"), dtype)
+        return results
+
+    machine.attach([rows, row_weights], [tokens, weights], backward, saved=handle)
+    return [rows, row_weights, *handle]
+
+
+def hybridep_combine(machine: Machine, label: str, rows: Tensor, handle: list[Tensor]) -> Tensor:
+    """Rows [R h] back to where their tokens came from, summed: [u b h]. Keeps the handle.
+
+    M: transformer/moe/fused_a2a.py, HybridEPCombine.
+    """
+    result = machine.new(label, (machine.facts.rows, "b", rows.dims[-1]), rows.dtype)
+    _tokens_cross(machine, label, ("D", rows.dims[-1]), rows.dtype)
+    made = (f"gradient of {rows.label}", rows.dims, rows.dtype)
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        del gradients
+        gradient = machine.new(*made)
+        _tokens_cross(machine, made[0], ("D", "h"), made[2])
+        return [gradient]
+
+    machine.attach([result], [rows], backward, saved=handle)
+    return result
+
+
 def _tokens_cross(machine: Machine, label: str, handed: Dims, dtype: str) -> None:
     recorded(machine, "all_to_all", EXPERTS, label, handed, dtype, ("a", *handed[1:]))
 
@@ -576,6 +626,28 @@ def cross_entropy_fp32(machine: Machine, label: str, logits: Tensor) -> Tensor:
         return [machine.new(*made)]
 
     machine.attach([result], [logits], backward, saved=[gradient])
+    return result
+
+
+def cross_entropy_compiled(machine: Machine, label: str, logits: Tensor) -> Tensor:
+    """Megatron's own loss through torch.compile: fp32 probabilities are kept, as without it.
+
+    Backward subtracts at the targets in a copy of them (the compiler takes `index_put` out of place) and casts the
+    result to the logits' dtype. M: fusions/fused_cross_entropy.py:66-86; jit.py.
+    """
+    probabilities = machine.new(f"{label} probabilities", logits.dims, "fp32")
+    _reduced(machine, label, logits)
+    result = machine.uncounted(label)
+    made = (f"gradient of {logits.label}", logits.dims, logits.dtype)
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        del gradients
+        copied = machine.new(f"{label} probabilities copy", made[1], "fp32")
+        found = machine.new(*made)
+        del copied
+        return [found]
+
+    machine.attach([result], [logits], backward, saved=[probabilities])
     return result
 
 

@@ -274,6 +274,8 @@ def _marks(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[st
 
 def _fails(need: Requirement, values: Mapping[str, Any]) -> Any:
     what, by = values[_FIELDS[need.what]], values[_FIELDS[need.by]]
+    if need.times > 1:
+        by = by * np.where(np.asarray(by) > 1, need.times, 1)
     return np.floor(what / by) * by != what if need.kind == "divides" else what > by
 
 

@@ -28,7 +28,8 @@ COLUMNS = (
     "in flight. working: the micro-batch at its peak. sent: wire bytes of one optimizer step, all axes."
 )
 LEFT_OUT = (
-    "Not priced: allocator rounding, the optimizer step's temporary buffers, library workspaces that are not listed."
+    "Not priced: allocator rounding, what the optimizer step makes beside gradients in fp32, library workspaces that "
+    "are not listed."
 )
 
 

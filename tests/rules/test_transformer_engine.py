@@ -247,6 +247,32 @@ def test_deepep_sends_a_token_once_per_rank_and_keeps_a_map_of_its_own_experts()
     assert [c.wire.at(BASE) for c in on.timeline.collectives] == [(4 - 1) * 2 * 5 * 10] * 2
 
 
+def test_hybridep_writes_rows_where_tokens_arrive_and_keeps_its_handle():
+    """Per token 4 bytes for each rank, 4 + 1 for each expert, shared by dispatch and combine; no map, no sort."""
+    on = machine()
+    given = on.input("hidden", ("u", "b", "h")), on.input("weights", ("u", "b", "e"))
+    rows, row_weights, *handle = te.hybridep_dispatch(on, "rows", *given)
+    assert (rows.dims, row_weights.dims) == (("R", "h"), ("R",))
+    y = te.hybridep_combine(on, "y", rows, handle)
+    finish(on, [y])
+    assert kept(on) == {"rows ranks map": 4 * 4, "rows experts map": 4 * 8, "rows routing map": 8}
+    calls = [(c.kind, c.payload.at(BASE), c.wire.at(BASE)) for c in on.timeline.collectives]
+    tokens = ("all_to_all", 2 * 20 * 10, (4 - 1) * 2 * 5 * 10)
+    assert calls == [("all_gather", POSITIONS * 8, (4 - 1) * POSITIONS * 8), tokens, tokens]
+    backward(on, y)
+    assert [(c.kind, c.payload.at(BASE)) for c in on.timeline.collectives[3:]] == [tokens[:2]] * 2
+
+
+def test_the_routing_of_all_ranks_dies_with_the_preprocessing_of_hybridep():
+    on = machine()
+    te.hybridep_dispatch(on, "rows", on.input("hidden", ("u", "b", "h")), on.input("weights", ("u", "b", "e")))
+    gathered, *others = (a for a in on.timeline.allocations if a.dtype != "bf16")
+    assert gathered.size.at(BASE) == POSITIONS * 4 * 8
+    rows = next(a for a in on.timeline.allocations if a.label == "rows")
+    assert gathered.freed is not None
+    assert others[0].made < gathered.freed < rows.made
+
+
 def test_grouped_rows_keep_their_rows():
     on = machine()
     y = te.grouped_rows(on, "y", on.input("rows", ("R", "h")), on.parameter("W", ("c", "g+g", "h")))
@@ -262,6 +288,7 @@ LOSSES: list[tuple[Loss, str, int, int]] = [
     (te.cross_entropy_in_place, "logits", 2, 0),
     (te.cross_entropy_fp32, "loss gradient", 4, 2),
     (cross_entropy, "loss probabilities", 4, 2),
+    (te.cross_entropy_compiled, "loss probabilities", 4, 4 + 2),
 ]
 
 
