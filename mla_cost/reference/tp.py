@@ -2,7 +2,8 @@
 
 t ranks of tensor parallelism (tp) and P ranks that share a sequence (sp): rank = P's index x t + t's index, so that
 ranks in order hold the positions in order. Between the regions a rank holds u = s/t of its s positions. Ranks that
-share experts (ep) follow each other in that order; where ep is larger, it spans further sets of sp x tp ranks.
+share experts (ep) follow each other in that order; where ep is larger, it spans further sets of sp x tp ranks. Stages
+of a pipeline (pp) are whole such sets, one after the other.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Groups:
     sp: Group | None = None
     tp: Group | None = None
     ep: Group | None = None
+    pp: Group | None = None
 
     def check(self, sp: int, tp: int, ep: int = 1) -> None:
         """Refuse groups of other sizes."""
@@ -48,18 +50,20 @@ class Groups:
         return self.ep.rank() if self.ep else 0
 
 
-def make_groups(sp: int, tp: int = 1, ep: int = 1) -> Groups:
-    """Make the groups of the first sp x tp ranks (or ep, if more), tp fastest.
+def make_groups(sp: int, tp: int = 1, ep: int = 1, pp: int = 1) -> Groups:
+    """Make the groups of the first sp x tp ranks (or ep, if more), tp fastest; of pp times as many, stage by stage.
 
     Every rank of the job must call this, in the same order. A group's description is its axis, which the recorder
     reads.
     """
-    model, ranks = sp * tp, max(sp * tp, ep)
+    model, stage = sp * tp, max(sp * tp, ep)
+    ranks = pp * stage
     sp_lines = [range(first + own, first + model, tp) for first in range(0, ranks, model) for own in range(tp)]
     return Groups(
         sp=_own_group("sp", sp_lines) if sp > 1 else None,
         tp=_own_group("tp", [range(first, first + tp) for first in range(0, ranks, tp)]) if tp > 1 else None,
         ep=_own_group("ep", [range(first, first + ep) for first in range(0, ranks, ep)]) if ep > 1 else None,
+        pp=_own_group("pp", [range(own, ranks, stage) for own in range(stage)]) if pp > 1 else None,
     )
 
 

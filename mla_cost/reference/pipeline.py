@@ -1,0 +1,237 @@
+"""A pipeline: parts of a model on stages, Megatron's schedules, and one step of a stage as plain torch.
+
+Line by line it is docs/decisions/0011-the-pipeline-style.md. p stages (pp), v parts on each, m micro-batches. Part j p
++ i of the model is chunk j of stage i. Positions of one rank u, micro-batch b, hidden h.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from mla_cost.reference.layer import ONE_RANK, Embedding, Head, Lookup, MtpInput, make_layer
+from mla_cost.reference.spec import DTYPES, Spec
+from mla_cost.reference.tp import Groups
+
+MTP = "mtp_"  # before the name of a layer: a multi-token-prediction module around such a layer
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What a pipeline runs.
+
+    layers  dims, degrees, kernel and recomputation of every layer; its `layer` and `layers` are not read.
+    parts   names of the layers of each part, in order: "embedding", "dense", "moe", "mtp_dense" or "mtp_moe" (a
+            multi-token-prediction module), "head". Only the first part embeds, only the last has the head.
+    """
+
+    layers: Spec
+    parts: tuple[tuple[str, ...], ...]
+    stages: int
+    micro_batches: int
+
+    def __post_init__(self) -> None:
+        """Refuse parts that stages do not divide, and groups of micro-batches that stages do not fill."""
+        if len(self.parts) % self.stages:
+            raise ValueError(f"{self.stages} stages do not divide {len(self.parts)} parts")
+        if self.chunks > 1 and self.micro_batches % self.stages:
+            raise ValueError(f"interleaved, {self.micro_batches} micro-batches do not fill {self.stages} stages")
+
+    @property
+    def chunks(self) -> int:
+        """Parts on each stage."""
+        return len(self.parts) // self.stages
+
+    def part(self, stage: int, chunk: int) -> int:
+        """The number of a stage's chunk in the order of the model."""
+        return chunk * self.stages + stage
+
+
+class Pass(NamedTuple):
+    """Forward or backward of a micro-batch through a chunk, all from 0."""
+
+    forward: bool
+    chunk: int
+    micro_batch: int
+
+
+def passes(pipeline: Pipeline, stage: int) -> Iterator[Pass]:
+    """What a stage runs, in order: warm-up, then one forward and one backward in turn, then cool-down.
+
+    As `forward_backward_pipelining_without_interleaving` and `.._with_interleaving` of Megatron-Core at d98e8a64 order
+    it (pipeline_parallel/schedules.py), with groups of as many micro-batches as there are stages.
+    """
+    p, v, m = pipeline.stages, pipeline.chunks, pipeline.micro_batches
+    group = p if v > 1 else m
+    order = [
+        (chunk, first + micro_batch)
+        for first in range(0, m, group)
+        for chunk in range(v)
+        for micro_batch in range(group)
+    ]
+    ahead = p - stage - 1 if v == 1 else 2 * (p - stage - 1) + (v - 1) * group
+    forward = [Pass(True, *at) for at in order]
+    backward = [Pass(False, v - 1 - chunk, micro_batch) for chunk, micro_batch in order]
+    warm_up = min(ahead, len(order))
+    yield from forward[:warm_up]
+    for pair in zip(forward[warm_up:], backward, strict=False):
+        yield from pair
+    yield from backward[len(order) - warm_up :]
+
+
+class Mtp(nn.Module):
+    """A multi-token-prediction module: its input, a layer and a last norm of its own, the model's head."""
+
+    def __init__(self, spec: Spec, groups: Groups, lookup: Lookup | None, projection: nn.Linear) -> None:
+        super().__init__()
+        self.input = MtpInput(_end(spec, "mtp_input"), groups, lookup)
+        self.layer = make_layer(spec, groups)
+        self.head = Head(_end(spec, "head"), groups, projection)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[u b h]` -> `[u b h]`, which its head takes."""
+        x = self.input(x)
+        return self.layer(x)
+
+
+class Chunk(nn.Module):
+    """One part of the model."""
+
+    def __init__(self, spec: Spec, names: Sequence[str], groups: Groups = ONE_RANK) -> None:
+        super().__init__()
+        ahead = [name.removeprefix(MTP) for name in names if name.startswith(MTP)]
+        inside = [name for name in names if name not in ("embedding", "head") and not name.startswith(MTP)]
+        self.embedding = Embedding(_end(spec, "embedding"), groups) if "embedding" in names else None
+        self.layers = nn.ModuleList(make_layer(replace(spec, layer=name, layers=1), groups) for name in inside)
+        self.head = Head(_end(spec, "head"), groups) if "head" in names else None
+        self.mtp = nn.ModuleList(self._mtp(replace(spec, layer=name, layers=1), groups) for name in ahead)
+
+    def _mtp(self, spec: Spec, groups: Groups) -> Mtp:
+        assert self.head is not None
+        return Mtp(spec, groups, None if self.embedding is None else self.embedding.embedding, self.head.head)
+
+    def read(self, ids: Sequence[Tensor]) -> None:
+        """Take the tokens `[s b]` of a micro-batch: `ids[k]` those k positions ahead."""
+        if self.embedding is not None:
+            self.embedding.read(ids[0])
+        if self.head is not None:
+            self.head.read(ids[1])
+        for ahead, module in enumerate(self.mtp, 1):
+            module.input.read(ids[ahead])
+            module.head.read(ids[ahead + 1])
+
+    def forward(self, x: Tensor | None) -> Tensor:
+        """`[u b h]`, nothing where it embeds -> `[u b h]`, or the loss where it has the head."""
+        if self.embedding is not None:
+            x = self.embedding()
+        for layer in self.layers:
+            x = layer(x)
+        if self.head is not None:
+            return self._loss(x)
+        assert x is not None
+        return x
+
+    def _loss(self, x: Tensor | None) -> Tensor:
+        """The sum of the losses. Every module takes the hidden states of the one before it."""
+        hidden = [x]
+        for module in self.mtp:
+            hidden.append(module(hidden[-1]))
+        losses = [module.head(y) for module, y in zip(self.mtp, hidden[1:], strict=True)]
+        assert self.head is not None
+        loss: Tensor = self.head(x)
+        return sum(losses, loss)
+
+
+def _end(spec: Spec, layer: str) -> Spec:
+    """An end of the model beside its layers, which recomputation leaves alone."""
+    return replace(spec, layer=layer, layers=1, remat="none")
+
+
+def stand_gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    """Buffers in fp32 that the gradient of each parameter is added to as soon as it is there, and then let go."""
+    parameters = list(parameters)
+    buffers = [torch.zeros_like(parameter, dtype=torch.float32) for parameter in parameters]
+    for parameter, buffer in zip(parameters, buffers, strict=True):
+        parameter.register_post_accumulate_grad_hook(partial(_add, buffer))
+    return buffers
+
+
+def _add(buffer: Tensor, parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    buffer.add_(parameter.grad)
+    parameter.grad = None
+
+
+class Stage:
+    """One rank of a stage: its chunks, the gradients of its weights, and what is in flight.
+
+    Between the passes of a micro-batch a stage holds what it received and the graph; what it sent it has let go.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, stage: int, groups: Groups = ONE_RANK, tokens: Sequence[Sequence[Tensor]] = ()
+    ) -> None:
+        """Make the chunks, parameters uninitialised. tokens: for each micro-batch what `Chunk.read` takes, or none."""
+        self.pipeline, self.stage, self.groups, self.tokens = pipeline, stage, groups, tokens
+        parts = [pipeline.parts[pipeline.part(stage, chunk)] for chunk in range(pipeline.chunks)]
+        self.chunks = nn.ModuleList(Chunk(pipeline.layers, part, groups) for part in parts)
+        self.gradients = stand_gradients(self.chunks.parameters())
+        self.losses: list[Tensor] = []
+        self._in_flight: list[deque[tuple[Tensor | None, GradientEdge]]] = [deque() for _ in parts]
+
+    def steps(self) -> Iterator[partial[None]]:
+        """Return the passes of one optimizer step, in order, to be called."""
+        for forward, chunk, micro_batch in passes(self.pipeline, self.stage):
+            yield partial(self.forward if forward else self.backward, chunk, micro_batch)
+
+    def forward(self, chunk: int, micro_batch: int) -> None:
+        """Receive, run the chunk, send, and keep what was received and the graph's end."""
+        part = self.pipeline.part(self.stage, chunk)
+        if self.tokens:
+            self.chunks[chunk].read(self.tokens[micro_batch])
+        x = self._receive(part - 1, micro_batch, forward=True) if part else None
+        y = self.chunks[chunk](x)
+        if y.dim():
+            self._send(y.detach(), part + 1, micro_batch, forward=True)
+        else:
+            y = y / self.pipeline.micro_batches
+            self.losses.append(y.detach())
+        self._in_flight[chunk].append((x, get_gradient_edge(y)))
+
+    def backward(self, chunk: int, micro_batch: int) -> None:
+        """Receive the gradient of what was sent, run the graph, and send the gradient of what was received."""
+        part = self.pipeline.part(self.stage, chunk)
+        x, end = self._in_flight[chunk].popleft()
+        last = part + 1 == len(self.pipeline.parts)
+        dy = None if last else self._receive(part + 1, micro_batch, forward=False)
+        torch.autograd.backward([end], [dy])
+        if x is not None:
+            assert x.grad is not None
+            self._send(x.grad, part - 1, micro_batch, forward=False)
+
+    def _receive(self, part: int, micro_batch: int, *, forward: bool) -> Tensor:
+        """A new tensor from the stage of that part; hidden states are a leaf, whose gradient goes back."""
+        spec = self.pipeline.layers
+        shape = (spec.seq_len // (spec.sp * spec.tp), spec.micro_batch, spec.dims.hidden)
+        x = torch.empty(shape, dtype=DTYPES[spec.dtype])
+        if self.groups.pp:
+            tag = self._tag(part, micro_batch, forward=forward)
+            dist.recv(x, group=self.groups.pp, group_src=part % self.pipeline.stages, tag=tag)
+        return x.requires_grad_(forward)
+
+    def _send(self, x: Tensor, part: int, micro_batch: int, *, forward: bool) -> None:
+        if self.groups.pp:
+            tag = self._tag(part - 1 if forward else part + 1, micro_batch, forward=forward)
+            dist.send(x, group=self.groups.pp, group_dst=part % self.pipeline.stages, tag=tag)
+
+    def _tag(self, source: int, micro_batch: int, *, forward: bool) -> int:
+        """One number for what a part makes of a micro-batch: two stages may exchange it out of order."""
+        return 2 * (source * self.pipeline.micro_batches + micro_batch) + forward
