@@ -7,13 +7,13 @@ the peak as polynomials.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from mla_cost.engine import Collective, Event, Timeline
+from mla_cost.engine import Allocation, Collective, Event, Timeline
 from mla_cost.polynomial import ZERO, Polynomial, total
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class Account:
         self.saved = [a.number for a in timeline.allocations if a.saved]
         self.gradients = [a.number for a in timeline.allocations if a.kind == "parameter_gradient"]
         self.works = [(at, self._work(at)) for at, event in enumerate(timeline.events) if event.what == "work"]
-        self.seen = self._tape(allocated=False)
-        self.allocated = self._tape(allocated=True)
+        self.seen = self._tape(lambda event, allocation: allocation.kind != "parameter_gradient")
+        self.allocated = self._tape(lambda event, allocation: not event.merged)
         self.payloads = [(self._number(c.payload), self._number(c.wire)) for c in timeline.collectives]
         self.parameters = self._number(parameters(timeline))
         self.polynomials = tuple(self._index)
@@ -82,28 +82,26 @@ class Account:
     @cached_property
     def accumulated(self) -> _Tape:
         """As `allocated`, where gradients of weights are added to buffers that stand: each lives until it is added."""
-        return self._tape(allocated=True, until_gathered=True)
+        return self._tape(lambda event, allocation: not event.merged, until_gathered=True)
 
-    def _tape(self, allocated: bool, until_gathered: bool = False) -> _Tape:
+    @cached_property
+    def accumulated_seen(self) -> _Tape:
+        """As `accumulated` for a dispatcher, to which the sum of two gradients is new."""
+        return self._tape(lambda event, allocation: True, until_gathered=True)
+
+    def _tape(self, counts: Callable[[Event, Allocation], bool], until_gathered: bool = False) -> _Tape:
         rows = [
             (self.of_allocation[event.allocation.number], 1 if event.what == "alloc" else -1, at)
             for at, event in enumerate(self.timeline.events)
-            if event.allocation is not None and _counts(event, allocated)
+            if event.allocation is not None and counts(event, event.allocation)
         ]
-        if until_gathered:
+        if until_gathered:  # before the event that comes next
             added = [self.timeline.allocations[number] for number in self.gradients]
-            rows += [(self.of_allocation[a.number], -1, a.gathered) for a in added]
+            rows = [*((self.of_allocation[a.number], -1, a.gathered) for a in added), *rows]
             rows.sort(key=lambda row: row[2])
         forward = sum(at < self.timeline.forward_events for _, _, at in rows)
         sizes, signs, events = zip(*rows, strict=True)
         return _Tape(sizes, signs, events, forward)
-
-
-def _counts(event: Event, allocated: bool) -> bool:
-    """Gradients of weights are counted by allocators only; the sum of two gradients is new to dispatchers only."""
-    if allocated:
-        return not event.merged
-    return event.allocation is not None and event.allocation.kind != "parameter_gradient"
 
 
 @lru_cache(maxsize=4096)
@@ -157,6 +155,10 @@ class Evaluation:
     def walk_accumulated(self, kinds: frozenset[str]) -> Walk:
         """As `walk_allocated`, where every gradient of a weight is added to a buffer that stands, and dies then."""
         return self._walk(self.account.accumulated, kinds)
+
+    def walk_accumulated_seen(self) -> Walk:
+        """As `walk_accumulated`, as torch's dispatcher shows it: sums of gradients are new, workspace is not seen."""
+        return self._walk(self.account.accumulated_seen, frozenset())
 
     def work_at(self, event: int, kinds: frozenset[str]) -> int:
         """The kernel workspace at an event."""
