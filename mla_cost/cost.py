@@ -101,7 +101,7 @@ class _Run:
     def timeline(self, backward: bool) -> Timeline:
         machine = self.machine
         inputs = [machine.input("x", (self.key.facts.rows, "b", "h"))] if self.layer.takes_input else []
-        y = self._call(self.pieces["layer"], list(inputs))[0]
+        y = self._call(self.pieces[self.layer.whole], list(inputs))[0]
         if not self.key.input_held:
             inputs.clear()
         edge, dims = y.edge, y.dims

@@ -6,14 +6,14 @@ the peak as polynomials.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from mla_cost.engine import Allocation, Collective, Event, Timeline
+from mla_cost.engine import Collective, Event, Timeline
 from mla_cost.polynomial import ZERO, Polynomial, total
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class Account:
         self.saved = [a.number for a in timeline.allocations if a.saved]
         self.gradients = [a.number for a in timeline.allocations if a.kind == "parameter_gradient"]
         self.works = [(at, self._work(at)) for at, event in enumerate(timeline.events) if event.what == "work"]
-        self.seen = self._tape(lambda event, allocation: allocation.kind != "parameter_gradient")
-        self.allocated = self._tape(lambda event, allocation: not event.merged)
+        self.seen = self._tape(_without_gradients)
+        self.allocated = self._tape(_added_in_place)
         self.payloads = [(self._number(c.payload), self._number(c.wire)) for c in timeline.collectives]
         self.parameters = self._number(parameters(timeline))
         self.polynomials = tuple(self._index)
@@ -82,18 +82,18 @@ class Account:
     @cached_property
     def accumulated(self) -> _Tape:
         """As `allocated`, where gradients of weights are added to buffers that stand: each lives until it is added."""
-        return self._tape(lambda event, allocation: not event.merged, until_gathered=True)
+        return self._tape(_added_in_place, until_gathered=True)
 
     @cached_property
     def accumulated_seen(self) -> _Tape:
         """As `accumulated` for a dispatcher, to which the sum of two gradients is new."""
-        return self._tape(lambda event, allocation: True, until_gathered=True)
+        return self._tape(_everything, until_gathered=True)
 
-    def _tape(self, counts: Callable[[Event, Allocation], bool], until_gathered: bool = False) -> _Tape:
+    def _tape(self, counts: Callable[[Event], bool], until_gathered: bool = False) -> _Tape:
         rows = [
             (self.of_allocation[event.allocation.number], 1 if event.what == "alloc" else -1, at)
             for at, event in enumerate(self.timeline.events)
-            if event.allocation is not None and counts(event, event.allocation)
+            if event.allocation is not None and counts(event)
         ]
         if until_gathered:  # before the event that comes next
             added = [self.timeline.allocations[number] for number in self.gradients]
@@ -102,6 +102,21 @@ class Account:
         forward = sum(at < self.timeline.forward_events for _, _, at in rows)
         sizes, signs, events = zip(*rows, strict=True)
         return _Tape(sizes, signs, events, forward)
+
+
+def _without_gradients(event: Event) -> bool:
+    """What dispatchers show, less the gradients of weights."""
+    return event.allocation is not None and event.allocation.kind != "parameter_gradient"
+
+
+def _added_in_place(event: Event) -> bool:
+    """What allocators show: the sum of two gradients is new to dispatchers only."""
+    return not event.merged
+
+
+def _everything(event: Event) -> bool:
+    """What dispatchers show."""
+    return event.allocation is not None
 
 
 @lru_cache(maxsize=4096)
@@ -171,7 +186,7 @@ class Evaluation:
         live = list(accumulate(map(mul, tape.signs, map(self.sizes.__getitem__, tape.sizes))))
         forward, backward = _largest(live, tape, 0, tape.forward), _largest(live, tape, tape.forward, len(live))
         for at, work in self.account.works if kinds else ():
-            held = Moment(at, live[bisect_left(tape.events, at) - 1] + self._work(work, kinds))
+            held = Moment(at, live[bisect_right(tape.events, at) - 1] + self._work(work, kinds))
             if at < self.account.timeline.forward_events:
                 forward = held if held.bytes > forward.bytes else forward
             else:

@@ -28,13 +28,13 @@ from mla_cost.results import (
     Traffic,
 )
 from mla_cost.settings import PlanSettings
-from mla_cost.stage import ChunkCost, Segment, Segments, StageActivations, activations
+from mla_cost.stage import ChunkCost, Segment, Segments, StageActivations, activations, as_allocated
 from mla_cost.states import States, StateSettings, rank_parameters, shape_of, states, step_collectives
 
-WITH_EXPERTS = frozenset({"moe"})  # the layers that run grouped products
+WITH_EXPERTS = frozenset({"moe", "mtp_moe"})  # the layers that run grouped products
 PARTS = (
-    "router and expert rows run as one fused op each, by construction; multi-token-prediction modules are priced from "
-    "their parts and not run by the executor yet"
+    "router and expert rows run as one fused op each, by construction; several multi-token-prediction modules, and one "
+    "apart from the loss, are priced from their parts"
 )
 
 
@@ -160,7 +160,7 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
     if model.num_routed_experts and settings.etp > 1:
         raise Illegal("etp above 1 is not priced yet; use etp 1 with a larger ep")
     _require_profile(settings)
-    segments = Segments(model, form, settings, family)
+    segments = Segments(model, form, settings, as_allocated(family))
     laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
     return [_cost(model, parallel, keeping, segments, at, chunks) for at, chunks in enumerate(laid_out)]
 

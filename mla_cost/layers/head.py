@@ -1,17 +1,33 @@
-"""The final norm, the output head and the loss (docs/decisions/0007)."""
+"""The final norm, the output head and the loss (docs/decisions/0007); with a loss further ahead, page 0011."""
 
 from mla_cost.program import Layer
+
+_LOSS = """
+{piece}(x):
+    hidden = norm x, {scale}[h]
+    exchange region hidden
+    logits = linear hidden, W_head[V h]
+    loss = cross_entropy logits
+    return loss
+"""
+# both losses share the head's weight and go back at once
+AHEAD = (
+    """
+ends(x):
+    ahead = mtp_input x
+    ahead = layer ahead
+    loss_ahead = loss_ahead ahead
+    loss_next = loss_next x
+    loss = total_loss loss_ahead, loss_next
+    return loss
+"""
+    + _LOSS.format(piece="loss_ahead", scale="g_ahead")
+    + _LOSS.format(piece="loss_next", scale="g_final")
+)
 
 LAYER = Layer(
     name="head",
     title="final norm, output head and cross-entropy",
     recomputed=False,
-    text="""
-layer(x):
-    hidden = norm x, g_final[h]
-    exchange region hidden
-    logits = linear hidden, W_head[V h]
-    loss = cross_entropy logits
-    return loss
-""",
+    text=_LOSS.format(piece="layer", scale="g_final"),
 )

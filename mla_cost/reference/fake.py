@@ -52,8 +52,8 @@ def run_stage(pipeline: Pipeline, stage: int) -> tuple[Recording, tuple[StepReco
     spec = pipeline.layers
     with fake_groups(spec.sp, spec.tp, spec.ep, pipeline.stages, stage) as groups, FakeTensorMode():
         run = Stage(pipeline, stage, groups)
-        tables = [*run.chunks.buffers(), *run.gradients]
-        return record_steps(run.steps(), parameters=run.chunks.parameters(), tables=tables)
+        tables = [*run.module.buffers(), *run.gradients]
+        return record_steps(run.steps(), parameters=run.module.parameters(), tables=tables)
 
 
 def count_flops(spec: Spec) -> dict[Phase, dict[str, int]]:

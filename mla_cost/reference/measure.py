@@ -311,7 +311,8 @@ def record_steps(
 
     parameters, tables: as for `record`. A gradient that a step takes from its parameter is an intermediate.
     """
-    log, marks = _Log(), [(0, [])]
+    log = _Log()
+    marks: list[tuple[int, list[int]]] = [(0, [])]
     log.exclude([*parameters, *tables])
     with _recorded(log):
         for step in steps:

@@ -124,9 +124,13 @@ class Chunk(nn.Module):
             self.embedding.read(ids[0])
         if self.head is not None:
             self.head.read(ids[1])
-        for ahead, module in enumerate(self.mtp, 1):
+        for ahead, module in enumerate(self._ahead, 1):
             module.input.read(ids[ahead])
             module.head.read(ids[ahead + 1])
+
+    @property
+    def _ahead(self) -> list[Mtp]:
+        return [module for module in self.mtp if isinstance(module, Mtp)]
 
     def forward(self, x: Tensor | None) -> Tensor:
         """`[u b h]`, nothing where it embeds -> `[u b h]`, or the loss where it has the head."""
@@ -142,9 +146,9 @@ class Chunk(nn.Module):
     def _loss(self, x: Tensor | None) -> Tensor:
         """The sum of the losses. Every module takes the hidden states of the one before it."""
         hidden = [x]
-        for module in self.mtp:
+        for module in self._ahead:
             hidden.append(module(hidden[-1]))
-        losses = [module.head(y) for module, y in zip(self.mtp, hidden[1:], strict=True)]
+        losses = [module.head(y) for module, y in zip(self._ahead, hidden[1:], strict=True)]
         assert self.head is not None
         loss: Tensor = self.head(x)
         return sum(losses, loss)
@@ -182,8 +186,9 @@ class Stage:
         """Make the chunks, parameters uninitialised. tokens: for each micro-batch what `Chunk.read` takes, or none."""
         self.pipeline, self.stage, self.groups, self.tokens = pipeline, stage, groups, tokens
         parts = [pipeline.parts[pipeline.part(stage, chunk)] for chunk in range(pipeline.chunks)]
-        self.chunks = nn.ModuleList(Chunk(pipeline.layers, part, groups) for part in parts)
-        self.gradients = stand_gradients(self.chunks.parameters())
+        self.chunks = [Chunk(pipeline.layers, part, groups) for part in parts]
+        self.module = nn.ModuleList(self.chunks)
+        self.gradients = stand_gradients(self.module.parameters())
         self.losses: list[Tensor] = []
         self._in_flight: list[deque[tuple[Tensor | None, GradientEdge]]] = [deque() for _ in parts]
 

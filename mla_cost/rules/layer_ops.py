@@ -6,7 +6,7 @@ from mla_cost.rules import Call, Rule, Tensors, elementwise, exchange, experts, 
 from mla_cost.rules import transformer_engine as te
 from mla_cost.rules.activation import silu, times
 from mla_cost.rules.norm import norm
-from mla_cost.rules.vocabulary import cross_entropy, embedding
+from mla_cost.rules.vocabulary import cross_entropy, embedding, total_loss
 
 
 def _tp_gather(call: Call, given: Tensors) -> Tensors:
@@ -31,6 +31,10 @@ def _times(call: Call, given: Tensors) -> Tensors:
 
 def _embedding(call: Call, given: Tensors) -> Tensors:
     return [embedding(call.machine, call.label, given[0])]
+
+
+def _total_loss(call: Call, given: Tensors) -> Tensors:
+    return [total_loss(call.machine, call.label, given)]
 
 
 def _cross_entropy(call: Call, given: Tensors) -> Tensors:
@@ -183,6 +187,7 @@ LAYER_RULES: dict[str, Rule] = {
     "times": _times,
     "embedding": _embedding,
     "cross_entropy": _cross_entropy,
+    "total_loss": _total_loss,
     "remade": _remade,
     "fused_norm": _fused_norm,
     "column_linear": _column_linear,

@@ -59,3 +59,15 @@ def cross_entropy(machine: Machine, label: str, logits: Tensor) -> Tensor:
 
     machine.attach([result], [logits], backward, saved=[probabilities])
     return result
+
+
+def total_loss(machine: Machine, label: str, losses: list[Tensor]) -> Tensor:
+    """The sum of losses, a scalar that is not counted; each is handed a scalar gradient."""
+    result = machine.uncounted(label)
+    count = len(losses)
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        return [gradients[0]] * count
+
+    machine.attach([result], losses, backward)
+    return result
