@@ -15,7 +15,7 @@ from mla_cost.parameters import LayerKind, layer_kinds, refusal
 from mla_cost.resolve import Illegal, Point, resolve
 from mla_cost.results import Verdict
 from mla_cost.settings import PlanSettings
-from mla_cost.stage import ChunkCost, Segments, activations
+from mla_cost.stage import ChunkCost, Segments, activations, as_allocated
 from mla_cost.states import RankParameters, States, rank_parameters, shape_of, states
 from mla_cost.whole_model import Cost, parallel_of, state_settings
 
@@ -185,7 +185,7 @@ class ModelNeeds:
         model, device, form, _, shared = self.question
         key = ("segments", self._layers_key(settings))
         if key not in shared:
-            shared[key] = Segments(model, form, settings, device.family)
+            shared[key] = Segments(model, form, settings, as_allocated(device.family))
         found: Segments = shared[key]
         return found
 

@@ -7,10 +7,11 @@ Line by line it is docs/decisions/0011-the-pipeline-style.md. p stages (pp), v p
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -174,6 +175,14 @@ def _add(buffer: Tensor, parameter: Tensor) -> None:
     parameter.grad = None
 
 
+class Message(NamedTuple):
+    """What one part makes of a micro-batch for another: hidden states, or their gradient."""
+
+    source: int
+    target: int
+    micro_batch: int
+
+
 class Stage:
     """One rank of a stage: its chunks, the gradients of its weights, and what is in flight.
 
@@ -184,59 +193,86 @@ class Stage:
         self, pipeline: Pipeline, stage: int, groups: Groups = ONE_RANK, tokens: Sequence[Sequence[Tensor]] = ()
     ) -> None:
         """Make the chunks, parameters uninitialised. tokens: for each micro-batch what `Chunk.read` takes, or none."""
-        self.pipeline, self.stage, self.groups, self.tokens = pipeline, stage, groups, tokens
+        self.pipeline, self.stage, self.group, self.tokens = pipeline, stage, groups.pp, tokens
         parts = [pipeline.parts[pipeline.part(stage, chunk)] for chunk in range(pipeline.chunks)]
         self.chunks = [Chunk(pipeline.layers, part, groups) for part in parts]
         self.module = nn.ModuleList(self.chunks)
         self.gradients = stand_gradients(self.module.parameters())
         self.losses: list[Tensor] = []
         self._in_flight: list[deque[tuple[Tensor | None, GradientEdge]]] = [deque() for _ in parts]
+        self._given: Tensor | None = None
+        self._sending: list[Any] = []
 
-    def steps(self) -> Iterator[partial[None]]:
+    def steps(self) -> Iterator[Callable[[], None]]:
         """Return the passes of one optimizer step, in order, to be called."""
-        for forward, chunk, micro_batch in passes(self.pipeline, self.stage):
-            yield partial(self.forward if forward else self.backward, chunk, micro_batch)
+        order = [*passes(self.pipeline, self.stage), None]
+        for own, after in pairwise(order):
+            assert own is not None
+            yield partial(self._pass, own, after)
 
-    def forward(self, chunk: int, micro_batch: int) -> None:
-        """Receive, run the chunk, send, and keep what was received and the graph's end."""
-        part = self.pipeline.part(self.stage, chunk)
+    def _pass(self, own: Pass, after: Pass | None) -> None:
+        """Run a pass; then in one exchange send what it made and receive what the next one takes."""
+        if self._given is None:
+            self._given = self._exchange(None, None, self._taken(own))
+        given, self._given = self._given, None
+        made = self._forward(own, given) if own.forward else self._backward(own, given)
+        self._given = self._exchange(made, self._sent(own), self._taken(after) if after else None)
+        if after is None:
+            for work in self._sending:
+                work.wait()
+
+    def _forward(self, own: Pass, x: Tensor | None) -> Tensor | None:
+        """Run the chunk and keep what it was given and the graph's end. Returns its output, unless that is the loss."""
         if self.tokens:
-            self.chunks[chunk].read(self.tokens[micro_batch])
-        x = self._receive(part - 1, micro_batch, forward=True) if part else None
-        y = self.chunks[chunk](x)
-        if y.dim():
-            self._send(y.detach(), part + 1, micro_batch, forward=True)
-        else:
+            self.chunks[own.chunk].read(self.tokens[own.micro_batch])
+        if x is not None:
+            x.requires_grad_()
+        y: Tensor = self.chunks[own.chunk](x)
+        if not y.dim():
             y = y / self.pipeline.micro_batches
             self.losses.append(y.detach())
-        self._in_flight[chunk].append((x, get_gradient_edge(y)))
+        self._in_flight[own.chunk].append((x, get_gradient_edge(y)))
+        return y.detach() if y.dim() else None
 
-    def backward(self, chunk: int, micro_batch: int) -> None:
-        """Receive the gradient of what was sent, run the graph, and send the gradient of what was received."""
-        part = self.pipeline.part(self.stage, chunk)
-        x, end = self._in_flight[chunk].popleft()
-        last = part + 1 == len(self.pipeline.parts)
-        dy = None if last else self._receive(part + 1, micro_batch, forward=False)
-        torch.autograd.backward([end], [dy])
-        if x is not None:
-            assert x.grad is not None
-            self._send(x.grad, part - 1, micro_batch, forward=False)
+    def _backward(self, own: Pass, gradient: Tensor | None) -> Tensor | None:
+        """Run the graph from its end. Returns the gradient of what the chunk was given."""
+        x, end = self._in_flight[own.chunk].popleft()
+        torch.autograd.backward([end], [gradient])
+        return None if x is None else x.grad
 
-    def _receive(self, part: int, micro_batch: int, *, forward: bool) -> Tensor:
-        """A new tensor from the stage of that part; hidden states are a leaf, whose gradient goes back."""
+    def _taken(self, own: Pass) -> Message | None:
+        """What a pass takes from another part."""
+        part = self.pipeline.part(self.stage, own.chunk)
+        source = part - 1 if own.forward else part + 1
+        return Message(source, part, own.micro_batch) if 0 <= source < len(self.pipeline.parts) else None
+
+    def _sent(self, own: Pass) -> Message | None:
+        """What a pass makes for another part."""
+        part = self.pipeline.part(self.stage, own.chunk)
+        target = part + 1 if own.forward else part - 1
+        return Message(part, target, own.micro_batch) if 0 <= target < len(self.pipeline.parts) else None
+
+    def _exchange(self, made: Tensor | None, sent: Message | None, taken: Message | None) -> Tensor | None:
+        """Send and receive at once: the other stage may wait for either. What is received is a new tensor.
+
+        The message holds what is sent until it has left; the stage does not.
+        """
+        received = self._empty() if taken else None
+        if self.group and sent and made is not None:
+            to = sent.target % self.pipeline.stages
+            self._sending.append(dist.isend(made, group=self.group, group_dst=to, tag=self._tag(sent)))
+        if self.group and taken and received is not None:
+            source = taken.source % self.pipeline.stages
+            dist.recv(received, group=self.group, group_src=source, tag=self._tag(taken))
+        self._sending = [work for work in self._sending if not work.is_completed()]
+        return received
+
+    def _tag(self, message: Message) -> int:
+        """A number of its own for every message: two stages exchange them out of order."""
+        place = message.source * len(self.pipeline.parts) + message.target
+        return place * self.pipeline.micro_batches + message.micro_batch
+
+    def _empty(self) -> Tensor:
         spec = self.pipeline.layers
         shape = (spec.seq_len // (spec.sp * spec.tp), spec.micro_batch, spec.dims.hidden)
-        x = torch.empty(shape, dtype=DTYPES[spec.dtype])
-        if self.groups.pp:
-            tag = self._tag(part, micro_batch, forward=forward)
-            dist.recv(x, group=self.groups.pp, group_src=part % self.pipeline.stages, tag=tag)
-        return x.requires_grad_(forward)
-
-    def _send(self, x: Tensor, part: int, micro_batch: int, *, forward: bool) -> None:
-        if self.groups.pp:
-            tag = self._tag(part - 1 if forward else part + 1, micro_batch, forward=forward)
-            dist.send(x, group=self.groups.pp, group_dst=part % self.pipeline.stages, tag=tag)
-
-    def _tag(self, source: int, micro_batch: int, *, forward: bool) -> int:
-        """One number for what a part makes of a micro-batch: two stages may exchange it out of order."""
-        return 2 * (source * self.pipeline.micro_batches + micro_batch) + forward
+        return torch.empty(shape, dtype=DTYPES[spec.dtype])

@@ -1,4 +1,4 @@
-"""A pipeline step on fake tensors: the order of passes, what is kept after each and what is alive in each, to the byte."""
+"""A pipeline step on fake tensors: the order of passes, what is kept after each and alive in each, to the byte."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 
 from mla_cost.config import AttentionDims, ModelConfig
 from mla_cost.evaluate import Evaluation
-from mla_cost.parallel import Parallel, passes, schedule, stages
+from mla_cost.parallel import Parallel, Pass, passes, schedule, stages
 from mla_cost.reference.fake import run_stage
-from mla_cost.reference.measure import StepRecording
 from mla_cost.reference.pipeline import MTP, Pipeline
 from mla_cost.reference.pipeline import passes as executor_passes
 from mla_cost.reference.spec import DIMS, Spec
@@ -37,7 +36,7 @@ def pipeline_cells(size: Size) -> list[Pipeline]:
     widths: dict[str, Any] = {"experts": 8, "experts_per_token": 2, "expert_ffn": 16, "shared_ffn": 32}
     tiny = Spec(layer="moe", dims=DIMS["tiny"], seq_len=16, sp=1, ffn=48, vocab=256, **widths)
     real = Spec(layer="moe", seq_len=4096, sp=1)
-    asked = [(tiny, DENSE, 4), (real, AHEAD, 2)]
+    asked: list[tuple[Spec, tuple[tuple[str, ...], ...], int]] = [(tiny, DENSE, 4), (real, AHEAD, 2)]
     if size != "quick":
         asked += [(tiny, parts, m) for parts in (DENSE, EXPERTS, AHEAD) for m in (1, 2)]
         asked += [
@@ -125,12 +124,24 @@ def _model(pipeline: Pipeline) -> ModelConfig:
 
 
 def kept(parallel: Parallel, stage: int, chunks: Sequence[ChunkCost]) -> list[int]:
-    """What the stage keeps after each pass."""
-    after = []
-    for at in passes(parallel, stage):
-        beside = sum(count * chunk.kept for count, chunk in zip(at.beside, chunks, strict=True))
-        after.append(beside + at.forward * chunks[at.chunk].kept)
-    return after
+    """What the stage holds after each pass: what micro-batches keep, and what the next pass has been sent."""
+    order = list(passes(parallel, stage))
+    received = [_received(at, chunks) for at in order[1:]]
+    return [
+        _beside(at, chunks) + at.forward * chunks[at.chunk].kept + more
+        for at, more in zip(order, [*received, 0], strict=True)
+    ]
+
+
+def _beside(at: Pass, chunks: Sequence[ChunkCost]) -> int:
+    return sum(count * chunk.kept for count, chunk in zip(at.beside, chunks, strict=True))
+
+
+def _received(at: Pass, chunks: Sequence[ChunkCost]) -> int:
+    """Hidden states, or their gradient, that a pass takes from another stage."""
+    first, last = chunks[at.chunk].segments[0], chunks[at.chunk].segments[-1]
+    taken = first.point.key.input_held if at.forward else last.point.key.gradient_held
+    return taken * first.hidden_bytes
 
 
 def peaks(parallel: Parallel, stage: int, chunks: Sequence[ChunkCost]) -> list[int]:
