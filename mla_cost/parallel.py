@@ -175,7 +175,6 @@ def schedule(parallel: Parallel, stage: int) -> Iterator[Step]:
         yield Step(forward=False, chunk=last - chunk, micro_batch=micro_batch)
 
 
-@lru_cache(maxsize=4096)
 def busiest_passes(parallel: Parallel, stage: int) -> tuple[Pass, ...]:
     """Every pass of the schedule but those beside which another, of the same chunk and direction, has as much kept.
 
@@ -184,9 +183,18 @@ def busiest_passes(parallel: Parallel, stage: int) -> tuple[Pass, ...]:
     """
     rounds = -(-2 * in_flight(parallel, stage) // (parallel.group * parallel.chunks)) + 2
     rest = parallel.micro_batches % parallel.group
-    shorter = parallel._replace(micro_batches=min(parallel.micro_batches, rounds * parallel.group + rest))
-    found = list(dict.fromkeys(passes(shorter, stage)))
-    return tuple(each for each in found if not any(_covers(other, each) for other in found))
+    few = min(parallel.micro_batches, rounds * parallel.group + rest)
+    return _busiest(
+        Parallel(pp=parallel.pp, micro_batches=few, virtual_stages=parallel.chunks, group_size=parallel.group), stage
+    )
+
+
+@lru_cache(maxsize=4096)
+def _busiest(parallel: Parallel, stage: int) -> tuple[Pass, ...]:
+    alike: dict[tuple[bool, int], dict[Pass, None]] = {}
+    for at in passes(parallel, stage):
+        alike.setdefault((at.forward, at.chunk), {})[at] = None
+    return tuple(at for group in alike.values() for at in group if not any(_covers(other, at) for other in group))
 
 
 def passes(parallel: Parallel, stage: int) -> Iterator[Pass]:
@@ -199,9 +207,8 @@ def passes(parallel: Parallel, stage: int) -> Iterator[Pass]:
 
 
 def _covers(other: Pass, one: Pass) -> bool:
-    """Whether there is more kept beside the other of two distinct passes, chunk by chunk."""
-    alike = (other.forward, other.chunk) == (one.forward, one.chunk)
-    return alike and other != one and all(map(int.__ge__, other.beside, one.beside))
+    """Whether as much is kept beside the other of two passes, chunk by chunk, and they are not the same."""
+    return other != one and all(map(int.__ge__, other.beside, one.beside))
 
 
 def stages(parallel: Parallel, num_layers: int, num_mtp: int = 0) -> tuple[tuple[Chunk, ...], ...]:

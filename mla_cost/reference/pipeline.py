@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from mla_cost.reference.layer import ONE_RANK, Embedding, Head, Lookup, MtpInput, make_layer
-from mla_cost.reference.spec import DTYPES, Spec
+from mla_cost.reference.spec import DTYPES, REMAT, Spec
 from mla_cost.reference.tp import Groups
 
 MTP = "mtp_"  # before the name of a layer: a multi-token-prediction module around such a layer
@@ -93,9 +93,9 @@ class Mtp(nn.Module):
 
     def __init__(self, spec: Spec, groups: Groups, lookup: Lookup | None, projection: nn.Linear) -> None:
         super().__init__()
-        self.input = MtpInput(_end(spec, "mtp_input"), groups, lookup)
-        self.layer = make_layer(spec, groups)
-        self.head = Head(_end(spec, "head"), groups, projection)
+        self.input = MtpInput(_as(spec, "mtp_input"), _without_ep(groups), lookup)
+        self.layer = _layer(spec, groups)
+        self.head = Head(_as(spec, "head"), _without_ep(groups), projection)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[u b h]` -> `[u b h]`, which its head takes."""
@@ -110,10 +110,11 @@ class Chunk(nn.Module):
         super().__init__()
         ahead = [name.removeprefix(MTP) for name in names if name.startswith(MTP)]
         inside = [name for name in names if name not in ("embedding", "head") and not name.startswith(MTP)]
-        self.embedding = Embedding(_end(spec, "embedding"), groups) if "embedding" in names else None
-        self.layers = nn.ModuleList(make_layer(replace(spec, layer=name, layers=1), groups) for name in inside)
-        self.head = Head(_end(spec, "head"), groups) if "head" in names else None
-        self.mtp = nn.ModuleList(self._mtp(replace(spec, layer=name, layers=1), groups) for name in ahead)
+        ends = _without_ep(groups)
+        self.embedding = Embedding(_as(spec, "embedding"), ends) if "embedding" in names else None
+        self.layers = nn.ModuleList(_layer(_as(spec, name), groups) for name in inside)
+        self.head = Head(_as(spec, "head"), ends) if "head" in names else None
+        self.mtp = nn.ModuleList(self._mtp(_as(spec, name), groups) for name in ahead)
 
     def _mtp(self, spec: Spec, groups: Groups) -> Mtp:
         assert self.head is not None
@@ -155,9 +156,20 @@ class Chunk(nn.Module):
         return sum(losses, loss)
 
 
-def _end(spec: Spec, layer: str) -> Spec:
-    """An end of the model beside its layers, which recomputation leaves alone."""
-    return replace(spec, layer=layer, layers=1, remat="none")
+def _as(spec: Spec, layer: str) -> Spec:
+    """The spec of one layer of the model: with experts where it has any, and what it has of what runs again."""
+    again = [name for name in spec.remat.split("+") if layer in REMAT.get(name, ())]
+    ep = spec.ep if layer == "moe" else 1
+    return replace(spec, layer=layer, layers=1, ep=ep, remat="+".join(again) or "none")
+
+
+def _layer(spec: Spec, groups: Groups) -> nn.Module:
+    return make_layer(spec, groups if spec.layer == "moe" else _without_ep(groups))
+
+
+def _without_ep(groups: Groups) -> Groups:
+    """The groups of a layer without experts."""
+    return replace(groups, ep=None)
 
 
 def stand_gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:

@@ -27,6 +27,7 @@ SETTINGS = (
 )
 DENSE = (("embedding", "dense"), ("dense", "head"))
 EXPERTS = (("embedding", "dense"), ("moe", "head"))
+WIDE_FIRST = (("embedding", "dense", "moe"), ("moe", "head"))
 AHEAD = (("embedding", "dense"), ("moe", "mtp_moe", "head"))
 INTERLEAVED = (("embedding", "dense"), ("dense", "moe"), ("moe",), ("moe", "mtp_moe", "head"))
 
@@ -44,6 +45,7 @@ def pipeline_cells(size: Size) -> list[Pipeline]:
             for changed in ({"remat": "full"}, {"tp": 2}, {"sp": 2, "tp": 2, "micro_batch": 2, "remat": "full"})
             for parts in (DENSE, AHEAD)
         ]
+        asked += [(replace(tiny, ffn=2048), WIDE_FIRST, 2), (replace(tiny, vocab=8192), DENSE, 2)]
         asked += [(tiny, INTERLEAVED, 4), (replace(tiny, remat="full"), INTERLEAVED, 6), (real, DENSE, 2)]
     return [Pipeline(spec, parts, 2, m) for spec, parts, m in asked]
 
