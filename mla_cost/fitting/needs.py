@@ -131,8 +131,7 @@ class ModelNeeds:
         self, settings: PlanSettings, parallel: Parallel, at: int, chunks: tuple[Chunk, ...], held: RankParameters
     ) -> Cost:
         costs = tuple(self._chunk(settings, chunk) for chunk in chunks)
-        schedule = parallel._replace(tp=1, sp=1, ep=1, etp=1, dp=1)  # so that layouts share what is worked out for one
-        return Cost(at, chunks, costs, self.states(settings, held), activations(schedule, at, costs))
+        return Cost(at, chunks, costs, self.states(settings, held), activations(parallel, at, costs))
 
     def states(self, settings: PlanSettings, held: RankParameters) -> States:
         """What a rank keeps between steps, looked up by all that decides it."""
