@@ -36,6 +36,7 @@ class Key(NamedTuple):
     layer: str = "attention"
     remat: str = "none"
     input_held: bool = True
+    gradient_held: bool = False
     profile: str = "reference"
     dispatcher: str = "alltoall"
     shared_overlap: str = "off"
@@ -116,7 +117,7 @@ class _Run:
     def timeline(self, backward: bool) -> Timeline:
         machine = self.machine
         inputs = [machine.input("x", (self.key.facts.rows, "b", "h"))] if self.layer.takes_input else []
-        y = self._call(self.pieces["layer"], list(inputs))[0]
+        y = self._call(self.pieces[self.layer.whole], list(inputs))[0]
         if not self.key.input_held:
             inputs.clear()
         edge, dims = y.edge, y.dims
@@ -125,9 +126,17 @@ class _Run:
         machine.mark_saved(edge)
         del y
         if backward:
-            machine.backward(edge, lambda: machine.new("gradient of output", dims) if dims else machine.uncounted("1"))
+            held: list[Tensor] = []  # by whoever received it
+            machine.backward(edge, lambda: self._gradient(dims, held))
         machine.closed = True
         return machine.timeline
+
+    def _gradient(self, dims: tuple[str, ...], held: list[Tensor]) -> Tensor:
+        """The gradient that the output is handed, kept in `held` where its receiver goes on holding it."""
+        gradient = self.machine.new("gradient of output", dims) if dims else self.machine.uncounted("1")
+        if self.key.gradient_held:
+            held.append(gradient)
+        return gradient
 
     def _call(self, piece: Piece, arguments: list[Tensor]) -> list[Tensor]:
         if piece.name in self.checkpointed:

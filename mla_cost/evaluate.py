@@ -6,8 +6,8 @@ the peak as polynomials.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from operator import mul
@@ -67,8 +67,8 @@ class Account:
         self.saved = [a.number for a in timeline.allocations if a.saved]
         self.gradients = [a.number for a in timeline.allocations if a.kind == "parameter_gradient"]
         self.works = [(at, self._work(at)) for at, event in enumerate(timeline.events) if event.what == "work"]
-        self.seen = self._tape(allocated=False)
-        self.allocated = self._tape(allocated=True)
+        self.seen = self._tape(_without_gradients)
+        self.allocated = self._tape(_added_in_place)
         self.payloads = [(self._number(c.payload), self._number(c.wire)) for c in timeline.collectives]
         self.parameters = self._number(parameters(timeline))
         self.polynomials = tuple(self._index)
@@ -82,28 +82,41 @@ class Account:
     @cached_property
     def accumulated(self) -> _Tape:
         """As `allocated`, where gradients of weights are added to buffers that stand: each lives until it is added."""
-        return self._tape(allocated=True, until_gathered=True)
+        return self._tape(_added_in_place, until_gathered=True)
 
-    def _tape(self, allocated: bool, until_gathered: bool = False) -> _Tape:
+    @cached_property
+    def accumulated_seen(self) -> _Tape:
+        """As `accumulated` for a dispatcher, to which the sum of two gradients is new."""
+        return self._tape(_everything, until_gathered=True)
+
+    def _tape(self, counts: Callable[[Event], bool], until_gathered: bool = False) -> _Tape:
         rows = [
             (self.of_allocation[event.allocation.number], 1 if event.what == "alloc" else -1, at)
             for at, event in enumerate(self.timeline.events)
-            if event.allocation is not None and _counts(event, allocated)
+            if event.allocation is not None and counts(event)
         ]
-        if until_gathered:
+        if until_gathered:  # before the event that comes next
             added = [self.timeline.allocations[number] for number in self.gradients]
-            rows += [(self.of_allocation[a.number], -1, a.gathered) for a in added]
+            rows = [*((self.of_allocation[a.number], -1, a.gathered) for a in added), *rows]
             rows.sort(key=lambda row: row[2])
         forward = sum(at < self.timeline.forward_events for _, _, at in rows)
         sizes, signs, events = zip(*rows, strict=True)
         return _Tape(sizes, signs, events, forward)
 
 
-def _counts(event: Event, allocated: bool) -> bool:
-    """Gradients of weights are counted by allocators only; the sum of two gradients is new to dispatchers only."""
-    if allocated:
-        return not event.merged
+def _without_gradients(event: Event) -> bool:
+    """What dispatchers show, less the gradients of weights."""
     return event.allocation is not None and event.allocation.kind != "parameter_gradient"
+
+
+def _added_in_place(event: Event) -> bool:
+    """What allocators show: the sum of two gradients is new to dispatchers only."""
+    return not event.merged
+
+
+def _everything(event: Event) -> bool:
+    """What dispatchers show."""
+    return event.allocation is not None
 
 
 @lru_cache(maxsize=4096)
@@ -158,6 +171,10 @@ class Evaluation:
         """As `walk_allocated`, where every gradient of a weight is added to a buffer that stands, and dies then."""
         return self._walk(self.account.accumulated, kinds)
 
+    def walk_accumulated_seen(self) -> Walk:
+        """As `walk_accumulated`, as torch's dispatcher shows it: sums of gradients are new, workspace is not seen."""
+        return self._walk(self.account.accumulated_seen, frozenset())
+
     def work_at(self, event: int, kinds: frozenset[str]) -> int:
         """The kernel workspace at an event."""
         return sum(self._work(work, kinds) for at, work in self.account.works if at == event)
@@ -169,7 +186,7 @@ class Evaluation:
         live = list(accumulate(map(mul, tape.signs, map(self.sizes.__getitem__, tape.sizes))))
         forward, backward = _largest(live, tape, 0, tape.forward), _largest(live, tape, tape.forward, len(live))
         for at, work in self.account.works if kinds else ():
-            held = Moment(at, live[bisect_left(tape.events, at) - 1] + self._work(work, kinds))
+            held = Moment(at, live[bisect_right(tape.events, at) - 1] + self._work(work, kinds))
             if at < self.account.timeline.forward_events:
                 forward = held if held.bytes > forward.bytes else forward
             else:

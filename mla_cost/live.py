@@ -27,7 +27,7 @@ def allocated(at: Evaluation, event: int, *, until_gathered: bool = False) -> It
     for allocation in run.allocations:
         if allocation.number == adding or not allocation.alive_at(event):
             continue
-        if until_gathered and allocation.kind == "parameter_gradient" and allocation.gathered < event:
+        if until_gathered and allocation.kind == "parameter_gradient" and allocation.gathered <= event:
             continue
         yield allocation
 

@@ -133,6 +133,14 @@ class Step(NamedTuple):
     micro_batch: int
 
 
+class Pass(NamedTuple):
+    """A forward or backward through a chunk. beside: micro-batches that each chunk keeps, but for the one at work."""
+
+    forward: bool
+    chunk: int
+    beside: tuple[int, ...]
+
+
 def problems(parallel: Parallel, shape: Shape) -> tuple[Problem, ...]:
     """Every rule that the degrees break, in the order in which to mend them; empty when legal."""
     positive = tuple(_positive(parallel))
@@ -173,24 +181,40 @@ def schedule(parallel: Parallel, stage: int) -> Iterator[Step]:
         yield Step(forward=False, chunk=last - chunk, micro_batch=micro_batch)
 
 
-@lru_cache(maxsize=4096)
-def in_flight_mixes(parallel: Parallel, stage: int) -> tuple[tuple[int, ...], ...]:
-    """Every distinct count of kept forwards per chunk while `in_flight` of them are kept.
+def busiest_passes(parallel: Parallel, stage: int) -> tuple[Pass, ...]:
+    """Every pass of the schedule but those beside which another, of the same chunk and direction, has as much kept.
 
-    Chunks differ in bytes (embedding, loss, dense layers), so which is the worst depends on them: take the maximum of
-    the sum of counts x bytes. A few rounds of the schedule hold every mix that many rounds hold (a test compares).
+    Whatever the chunks' bytes, the worst moment of the stage is in one of these. The schedule repeats itself between
+    warm-up and cool-down, so a few rounds of it hold every pass that many rounds hold (a test compares).
     """
-    most, round_length = in_flight(parallel, stage), parallel.group * parallel.chunks
-    rounds = -(-2 * most // round_length) + 2
+    rounds = -(-2 * in_flight(parallel, stage) // (parallel.group * parallel.chunks)) + 2
     rest = parallel.micro_batches % parallel.group
-    shorter = parallel._replace(micro_batches=min(parallel.micro_batches, rounds * parallel.group + rest))
+    few = min(parallel.micro_batches, rounds * parallel.group + rest)
+    return _busiest(
+        Parallel(pp=parallel.pp, micro_batches=few, virtual_stages=parallel.chunks, group_size=parallel.group), stage
+    )
+
+
+@lru_cache(maxsize=4096)
+def _busiest(parallel: Parallel, stage: int) -> tuple[Pass, ...]:
+    alike: dict[tuple[bool, int], dict[Pass, None]] = {}
+    for at in passes(parallel, stage):
+        alike.setdefault((at.forward, at.chunk), {})[at] = None
+    return tuple(at for group in alike.values() for at in group if not any(_covers(other, at) for other in group))
+
+
+def passes(parallel: Parallel, stage: int) -> Iterator[Pass]:
+    """The steps of the schedule in order, with what is kept beside each."""
     held = [0] * parallel.chunks
-    mixes: dict[tuple[int, ...], None] = {}
-    for step in schedule(shorter, stage):
-        held[step.chunk] += 1 if step.forward else -1
-        if step.forward and sum(held) == most:
-            mixes[tuple(held)] = None
-    return tuple(mixes)
+    for step in schedule(parallel, stage):
+        held[step.chunk] -= not step.forward
+        yield Pass(step.forward, step.chunk, tuple(held))
+        held[step.chunk] += step.forward
+
+
+def _covers(other: Pass, one: Pass) -> bool:
+    """Whether as much is kept beside the other of two passes, chunk by chunk, and they are not the same."""
+    return other != one and all(map(int.__ge__, other.beside, one.beside))
 
 
 def stages(parallel: Parallel, num_layers: int, num_mtp: int = 0) -> tuple[tuple[Chunk, ...], ...]:

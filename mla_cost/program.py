@@ -131,7 +131,7 @@ class Form(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """What stands around attention, or beside it. text: its pieces, of which `layer` is the whole.
+    """What stands around attention, or beside it. text: its pieces, of which `whole` is all of it.
 
     takes_input: whether its argument is a tensor that needs a gradient. recomputed: whether recomputation applies.
     """
@@ -141,6 +141,7 @@ class Layer(NamedTuple):
     text: str
     takes_input: bool = True
     recomputed: bool = True
+    whole: str = "layer"
 
 
 class Pair(NamedTuple):

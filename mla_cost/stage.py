@@ -1,23 +1,29 @@
 """What one pipeline stage holds: its chunks of layers, the micro-batches in flight, and the peak on top of them.
 
-A layer kind is compiled once; a chunk is a word over evaluated layers. What a layer keeps is what it saves, its input
-among it, so a chunk's peak is the largest of (what the layers before it keep) + (the layer's own peak).
+A layer kind is compiled once; a chunk is a word over evaluated layers, and a stage a word over passes through its
+chunks. What a layer keeps is what it saves, its input among it, so a pass has most alive at the largest of (what the
+layers before keep) + (the layer's own peak). What a stage holds beside is in docs/decisions/0011.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from mla_cost.config import ModelConfig
-from mla_cost.evaluate import Evaluation, FenceError, Moment
+from mla_cost.engine import DTYPE_BYTES
+from mla_cost.evaluate import Evaluation, FenceError, Moment, Walk
 from mla_cost.figures import evaluation, too_large
-from mla_cost.parallel import Chunk, Parallel, in_flight_mixes
+from mla_cost.parallel import Chunk, Parallel, Pass, busiest_passes
 from mla_cost.parameters import LayerKind, layer_kinds, mtp_kind
 from mla_cost.profiles import PROFILES
 from mla_cost.resolve import Illegal, Point, resolve
 from mla_cost.settings import PlanSettings
 from mla_cost.workspace import kinds_of
+
+Held = tuple[str, int]  # what it is, and its bytes
+Look = Callable[[Evaluation], Walk]
 
 WITHOUT_MLA: Final = "without MLA"
 WITH_INDEXER: Final = "with indexer"
@@ -32,82 +38,141 @@ VARIANTS: Final[Mapping[str, tuple[str, str]]] = {
 class Segment(NamedTuple):
     """One evaluated layer of one micro-batch. Bytes.
 
-    kept: between its forward and its backward. peak: most alive in either, input included, without parameters and
-    with each gradient of a weight only until it is added to its buffer.
+    kept: between its forward and its backward. forward, backward: where each has most alive, input included, without
+    parameters and with each gradient of a weight only until it is added to its buffer.
     """
 
     name: str
     point: Point
     at: Evaluation
     kept: int
-    peak: int
-    moment: str
+    forward: Moment
+    backward: Moment
+
+    @property
+    def hidden_bytes(self) -> int:
+        """The hidden states of a micro-batch, as stages send them."""
+        key = self.point.key
+        return key.facts.elements((key.facts.rows, "b", "h")).at(self.at.values) * DTYPE_BYTES[key.dtype]
+
+
+class Part(NamedTuple):
+    """A layer at work, at the moment at which it has most alive of its own. Bytes.
+
+    place: among the segments of its chunk. before: kept by the layers before it. held: alive meanwhile beside layers.
+    """
+
+    place: int
+    segment: Segment
+    moment: Moment
+    before: int
+    held: tuple[Held, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Alive of this micro-batch."""
+        return self.before + self.moment.bytes + sum(amount for _, amount in self.held)
+
+    @property
+    def where(self) -> str:
+        """Phase, op and layer."""
+        event = self.segment.at.account.timeline.events[self.moment.event]
+        return f"{event.phase} of {event.op} ({self.segment.name})"
+
+
+class Place(NamedTuple):
+    """A layer by the name of its declaration, and whether the stage itself holds its input, and its output's gradient.
+
+    received: the input came from another stage. sent: the output goes to one.
+    """
+
+    layer: str
+    received: bool = False
+    sent: bool = False
 
 
 class ChunkCost(NamedTuple):
-    """A chunk of layers, one micro-batch: kept, and the most that its forward or backward has alive beside others."""
+    """A chunk of layers, one micro-batch: what it keeps, and where its passes have most alive; None without layers."""
 
     segments: tuple[Segment, ...]
     kept: int
-    peak: int
-    where: str
+    forward: Part | None
+    backward: Part | None
 
 
-def segment(model: ModelConfig, form: str, settings: PlanSettings, family: str, layer: str) -> Segment:
-    """One layer evaluated.
+def segment(model: ModelConfig, form: str, settings: PlanSettings, place: Place, look: Look) -> Segment:
+    """One layer evaluated. look: which walk through its events counts.
 
     Raises:
         Illegal: as `resolve` and `evaluation`.
 
     """
-    declared, _, variant = layer.partition(" ")
+    declared, _, variant = place.layer.partition(" ")
     point = resolve(model, form, settings, declared)
     mixer, indexer = VARIANTS[variant]
-    point = point._replace(key=point.key._replace(input_held=False, mixer=mixer, indexer=indexer))
+    key = point.key._replace(input_held=place.received, gradient_held=place.sent, mixer=mixer, indexer=indexer)
+    point = point._replace(key=key)
     at = evaluation(point)
-    walked = _peak(at, kinds_of(family))
-    event = at.account.timeline.events[walked.event]
-    return Segment(
-        name=layer,
-        point=point,
-        at=at,
-        kept=at.saved_bytes(),
-        peak=walked.bytes,
-        moment=f"{event.phase} of {event.op}",
-    )
-
-
-def _peak(at: Evaluation, kinds: frozenset[str]) -> Moment:
     try:
-        return at.walk_accumulated(kinds).peak
+        walk = look(at)
     except FenceError as error:
         raise too_large(error) from None
+    return Segment(place.layer, point, at, at.saved_bytes(), walk.forward, walk.backward)
+
+
+def as_allocated(family: str) -> Look:
+    """What an allocator sees on a family of devices: workspace counted, gradients added in place."""
+    kinds = kinds_of(family)
+    return lambda at: at.walk_accumulated(kinds)
 
 
 class Segments:
-    """The segments of a model, each layer kind evaluated once."""
+    """The segments of a model, each layer kind evaluated once for every place that it has in a chunk."""
 
-    def __init__(self, model: ModelConfig, form: str, settings: PlanSettings, family: str) -> None:
+    def __init__(
+        self,
+        model: ModelConfig,
+        form: str,
+        settings: PlanSettings,
+        look: Look,
+        kinds: tuple[LayerKind, ...] | None = None,
+    ) -> None:
         self.model = model
-        self._asked = (form, settings, family)
-        self._known: dict[str, Segment] = {}
+        self._asked = (model, form, settings)
+        self._look = look
+        self._known: dict[Place, Segment] = {}
         self.profile = PROFILES[settings.profile]
-        self.kinds = layer_kinds(model)
+        self.kinds = layer_kinds(model) if kinds is None else kinds
 
-    def of(self, layer: str) -> Segment:
-        """The segment of a layer by the name of its declaration."""
-        if layer not in self._known:
-            self._known[layer] = segment(self.model, *self._asked, layer)
-        return self._known[layer]
+    def of(self, place: Place) -> Segment:
+        """The segment of a layer at its place in a chunk."""
+        if place not in self._known:
+            self._known[place] = segment(*self._asked, place, self._look)
+        return self._known[place]
 
     def chunk(self, chunk: Chunk) -> ChunkCost:
-        """The segments of a chunk in order: embedding, layers, MTP modules with their losses, the head."""
-        names = ["embedding"] * chunk.embedding
-        names += [layer_name(self.model, self.kinds[index]) for index in chunk.layers]
+        """The segments of a chunk in order: embedding, layers, MTP modules, the head."""
+        places = [Place(name) for name in (*self._layers(chunk), *self._ends(chunk))]
+        if places and not chunk.embedding:
+            places[0] = places[0]._replace(received=True)
+        if places and not chunk.loss:
+            places[-1] = places[-1]._replace(sent=True)
+        segments = list(map(self.of, places))
+        return chunk_cost(segments, [tuple(_held(chunk, segments, at)) for at in range(len(segments))])
+
+    def _layers(self, chunk: Chunk) -> list[str]:
+        return ["embedding"] * chunk.embedding + [layer_name(self.model, self.kinds[index]) for index in chunk.layers]
+
+    def _ends(self, chunk: Chunk) -> list[str]:
+        """MTP modules with their losses, and the head; the last module and the head are one, as they share weights."""
+        if not chunk.num_mtp:
+            return ["head"] * chunk.loss
         last = layer_name(self.model, mtp_kind(self.model))
-        names += ["mtp_input", last, "head"] * chunk.num_mtp
-        names += ["head"] * chunk.loss
-        return chunk_cost([self.of(name) for name in names])
+        together = f"mtp_{last}"
+        module = ["mtp_input", last, "head"]
+        if chunk.loss and not self.profile.texts:
+            return [*module * (chunk.num_mtp - 1), together]
+        return [*module * chunk.num_mtp, *["head"] * chunk.loss]
 
 
 def layer_name(model: ModelConfig, kind: LayerKind) -> str:
@@ -140,36 +205,60 @@ def _require_stated(model: ModelConfig, fact: str, kind: LayerKind) -> None:
         )
 
 
-def chunk_cost(segments: Sequence[Segment]) -> ChunkCost:
-    """Segments in a row."""
-    before = peak = 0
-    where = ""
-    for at in segments:
-        if before + at.peak > peak:
-            peak, where = before + at.peak, f"{at.moment} ({at.name})"
-        before += at.kept
-    return ChunkCost(tuple(segments), before, peak, where)
+def chunk_cost(segments: Sequence[Segment], held: Sequence[tuple[Held, ...]]) -> ChunkCost:
+    """Segments in a row. held: for each, what is alive beside while it goes back."""
+    before = list(accumulate((at.kept for at in segments), initial=0))
+    forward = [Part(place, at, at.forward, before[place]) for place, at in enumerate(segments)]
+    backward = [Part(place, at, at.backward, before[place], held[place]) for place, at in enumerate(segments)]
+    return ChunkCost(tuple(segments), before[-1], _most(forward), _most(backward))
+
+
+def _held(chunk: Chunk, segments: Sequence[Segment], place: int) -> Iterator[Held]:
+    """What is alive beside a layer while it goes back: the gradient received, and a shared weight's first gradient."""
+    if place < len(segments) - 1 and not chunk.loss:
+        yield "gradient received", segments[0].hidden_bytes
+    if chunk.embedding and chunk.num_mtp and place <= chunk.num_layers:
+        yield "gradient of the embedding, from the modules ahead", segments[0].at.gradient_bytes()
+
+
+def _most(parts: Sequence[Part]) -> Part | None:
+    return max(parts, key=lambda part: part.bytes, default=None)
 
 
 class StageActivations(NamedTuple):
-    """The most that a stage's activations take. in_flight: micro-batches kept per chunk at that moment. Bytes."""
+    """The most that a stage's activations take. Bytes.
 
-    bytes: int
+    kept: by all but the micro-batch at work; working: by that one, in `chunk`, at `part`. in_flight: micro-batches of
+    each chunk at that moment, the one at work included. after: what runs instead where no micro-batch is in flight.
+    """
+
     kept: int
     working: int
     in_flight: tuple[int, ...]
-    where: str
+    chunk: int
+    part: Part | None
+    after: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """Of all micro-batches."""
+        return self.kept + self.working
+
+    @property
+    def where(self) -> str:
+        """Phase, op and layer, or what runs after all passes; empty on a stage without layers."""
+        return self.part.where if self.part else self.after
 
 
 def activations(parallel: Parallel, stage: int, chunks: Sequence[ChunkCost]) -> StageActivations:
-    """The worst moment of the schedule: all but one micro-batch of a chunk kept, that one at the chunk's own peak."""
-    return max(_moments(in_flight_mixes(parallel, stage), chunks), key=lambda moment: moment.bytes)
+    """The worst moment of the schedule."""
+    return max((during(at, chunks) for at in busiest_passes(parallel, stage)), key=lambda moment: moment.bytes)
 
 
-def _moments(mixes: Iterable[tuple[int, ...]], chunks: Sequence[ChunkCost]) -> Iterable[StageActivations]:
-    for mix in mixes:
-        kept = sum(count * chunk.kept for count, chunk in zip(mix, chunks, strict=True))
-        for count, chunk in zip(mix, chunks, strict=True):
-            if count:
-                others = kept - chunk.kept
-                yield StageActivations(others + chunk.peak, others, chunk.peak, mix, chunk.where)
+def during(at: Pass, chunks: Sequence[ChunkCost]) -> StageActivations:
+    """The worst moment of one pass."""
+    kept = sum(count * chunk.kept for count, chunk in zip(at.beside, chunks, strict=True))
+    own = chunks[at.chunk]
+    part = own.forward if at.forward else own.backward
+    in_flight = tuple(count + (index == at.chunk) for index, count in enumerate(at.beside))
+    return StageActivations(kept, part.bytes if part else 0, in_flight, at.chunk, part)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate
 from typing import Final
 
 from mla_cost import live
@@ -271,40 +270,23 @@ class _Stage:
 
     def kept(self) -> Items:
         """Micro-batches in flight, chunk by chunk, less the one at work."""
-        working = self._at_work()
-        for index, (chunk, count) in enumerate(zip(self.cost.costs, self.cost.active.in_flight, strict=True)):
-            times = count - (index == working)
+        active = self.cost.active
+        for index, (chunk, count) in enumerate(zip(self.cost.costs, active.in_flight, strict=True)):
+            times = count - (index == active.chunk)
             if times:
                 yield from _kept(chunk.segments, times)
 
     def working(self) -> Items:
         """What the layers before keep of this micro-batch, and the layer that peaks."""
-        segments = self.cost.costs[self._at_work()].segments
-        peaking = _peaking(segments)
-        yield from _kept(segments[:peaking], 1)
-        name, at = segments[peaking].name, segments[peaking].at
-        event = at.walk_accumulated(kinds_of(self.family)).peak.event
-        where = f"alive at the peak, {name}"
+        part = self.cost.active.part
+        if part is None:
+            return
+        yield from _kept(self.cost.costs[self.cost.active.chunk].segments[: part.place], 1)
+        at, event, where = part.segment.at, part.moment.event, f"alive at the peak, {part.segment.name}"
         yield from _tensors(at, live.allocated(at, event, until_gathered=True), where)
+        yield from (TermItem(where, name, "held beside", amount) for name, amount in part.held)
         op, work = at.account.timeline.events[event].op, at.work_at(event, kinds_of(self.family))
         yield TermItem(where, f"workspace of {op}", "inside the call", work)
-
-    def _at_work(self) -> int:
-        """The chunk whose micro-batch is at work at the worst moment."""
-        active = self.cost.active
-        every = sum(count * chunk.kept for count, chunk in zip(active.in_flight, self.cost.costs, strict=True))
-        return next(
-            index
-            for index, chunk in enumerate(self.cost.costs)
-            if active.in_flight[index] and (every - chunk.kept, chunk.peak) == (active.kept, active.working)
-        )
-
-
-def _peaking(segments: tuple[Segment, ...]) -> int:
-    """The layer of a chunk at whose peak the chunk peaks: the first where several do."""
-    before = accumulate((segment.kept for segment in segments), initial=0)
-    peaks = [kept + segment.peak for kept, segment in zip(before, segments, strict=False)]
-    return peaks.index(max(peaks))
 
 
 def _kept(segments: Iterable[Segment], times: int) -> Iterator[TermItem]:

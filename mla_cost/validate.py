@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from mla_cost.errors import InputError
 
 if TYPE_CHECKING:
-    from mla_cost.reference.spec import Spec
     from mla_cost.validation.report import Report, Row
 
 Size = Literal["quick", "default", "full"]
@@ -29,6 +28,7 @@ LEFT_OUT = (
     "real allocator: bf16, whose products bring workspaces of their own",
     "stacks of blocks on fake tensors: the timeline, which the model repeats in closed form",
 )
+Cell = TypeVar("Cell")
 Watch = Callable[[str, int], None]  # a stage and how many of its cells are still to come
 
 
@@ -80,11 +80,11 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _grid(size: Size, ranks: int, watch: Watch) -> Report:
-    from mla_cost.validation import allocator, cells, fake, layers
+    from mla_cost.validation import allocator, cells, fake, layers, pipelines
     from mla_cost.validation.ranks import check_ranks
     from mla_cost.validation.report import Report
 
-    def each(stage: str, check: Callable[[Spec], Iterable[Row]], specs: Sequence[Spec]) -> Iterator[Row]:
+    def each(stage: str, check: Callable[[Cell], Iterable[Row]], specs: Sequence[Cell]) -> Iterator[Row]:
         for done, spec in enumerate(specs):
             watch(stage, len(specs) - done)
             yield from check(spec)
@@ -93,6 +93,7 @@ def _grid(size: Size, ranks: int, watch: Watch) -> Report:
         "refusals": lambda _: fake.check_refusals(),
         "fake tensors": lambda stage: each(stage, fake.check_cell, cells.fake_cells(size)),
         "layers": lambda stage: each(stage, layers.check_layer, layers.layer_cells(size)),
+        "pipelines": lambda stage: each(stage, pipelines.check_pipeline, pipelines.pipeline_cells(size)),
         "real allocator": lambda stage: each(stage, allocator.check_allocator, cells.allocator_cells(size)),
         "real ranks": lambda _: check_ranks(cells.rank_cells(size, ranks)) if ranks else (),
     }

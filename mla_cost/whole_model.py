@@ -31,13 +31,13 @@ from mla_cost.results import (
     Verdict,
 )
 from mla_cost.settings import PlanSettings
-from mla_cost.stage import ChunkCost, Segment, Segments, StageActivations, activations
+from mla_cost.stage import ChunkCost, Segment, Segments, StageActivations, activations, as_allocated
 from mla_cost.states import States, StateSettings, rank_parameters, shape_of, states, step_collectives
 
-WITH_EXPERTS = frozenset({"moe"})  # the layers that run grouped products
+WITH_EXPERTS = frozenset({"moe", "mtp_moe"})  # the layers that run grouped products
 PARTS = (
-    "router and expert rows run as one fused op each, by construction; multi-token-prediction modules are priced from "
-    "their parts and not run by the executor yet"
+    "router and expert rows run as one fused op each, by construction; several multi-token-prediction modules, and one "
+    "apart from the loss, are priced from their parts"
 )
 STEP = "step of gradients in fp32"
 
@@ -63,7 +63,7 @@ class Cost(NamedTuple):
         made = self.states.step_bytes
         if made <= self.active.bytes:
             return self.active
-        return StageActivations(made, 0, made, (0,) * len(self.costs), STEP)
+        return StageActivations(0, made, (0,) * len(self.costs), 0, None, STEP)
 
     @property
     def peak(self) -> int:
@@ -226,7 +226,7 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
     """
     require_legal(model, settings)
     parallel, keeping = parallel_of(settings), state_settings(settings)
-    segments = Segments(model, form, settings, family)
+    segments = Segments(model, form, settings, as_allocated(family))
     laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
     return [_cost(model, parallel, keeping, segments, at, chunks) for at, chunks in enumerate(laid_out)]
 

@@ -18,7 +18,7 @@ from mla_cost.profiles.megatron import deepep_buffers, hybridep_buffers
 from mla_cost.program import StagingShape
 from mla_cost.resolve import Illegal
 from mla_cost.settings import PlanSettings
-from mla_cost.stage import Segment, Segments
+from mla_cost.stage import Place, Segment, Segments, as_allocated
 from mla_cost.whole_model import Cost, stage_costs
 
 LOCAL = 4096 // 2  # positions of one tp rank outside tp regions
@@ -67,7 +67,7 @@ def proxy() -> ModelConfig:
 
 
 def segment(model: ModelConfig, layer: str, **changed: Any) -> Segment:
-    return Segments(model, "explicit", settings(**changed), "cuda").of(layer)
+    return Segments(model, "explicit", settings(**changed), as_allocated("cuda")).of(Place(layer))
 
 
 def items(found: Segment) -> list[tuple[str, float]]:

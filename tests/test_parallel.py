@@ -12,10 +12,12 @@ from mla_cost.errors import InputError
 from mla_cost.parallel import (
     Chunk,
     Parallel,
+    Pass,
     Shape,
+    busiest_passes,
     in_flight,
-    in_flight_mixes,
     parse_layout,
+    passes,
     problems,
     schedule,
     stages,
@@ -45,7 +47,7 @@ def test_the_golden_run_is_legal_and_laid_out_as_megatron_does() -> None:
     assert held[0] == (Chunk(True, 0, 2, 0, False), Chunk(False, 8, 2, 0, False))
     assert held[3] == (Chunk(False, 6, 2, 0, False), Chunk(False, 13, 1, 1, True))
     assert [in_flight(GOLDEN, stage) for stage in range(4)] == [11, 9, 7, 5]
-    assert in_flight_mixes(GOLDEN, 3) == ((4, 1), (5, 0))
+    assert set(busiest_passes(GOLDEN, 3)) == {Pass(way, at, beside=(4, 0)) for way in (True, False) for at in (0, 1)}
 
 
 def test_the_published_deepseek_v3_layout_has_61_layers_on_16_stages() -> None:
@@ -87,17 +89,33 @@ def test_the_schedule_does_every_pass_once_forward_first(parallel: Parallel) -> 
 
 
 @given(pipelines())
-def test_a_few_rounds_hold_every_mix_of_the_whole_schedule(parallel: Parallel) -> None:
+def test_a_few_rounds_hold_every_pass_of_the_whole_schedule(parallel: Parallel) -> None:
     longer = parallel._replace(micro_batches=parallel.micro_batches + 12 * parallel.group)
     for stage in range(parallel.pp):
-        held, whole = [0] * parallel.virtual_stages, set()
-        for step in schedule(longer, stage):
-            held[step.chunk] += 1 if step.forward else -1
-            if step.forward:
-                whole.add(tuple(held))
-        fullest = {mix for mix in whole if sum(mix) == in_flight(longer, stage)}
-        assert set(in_flight_mixes(longer, stage)) == fullest
-        assert all(any(all(map(int.__le__, mix, other)) for other in fullest) for mix in whole)
+        whole, busiest = set(passes(longer, stage)), set(busiest_passes(longer, stage))
+        assert busiest <= whole
+        assert all(any(covers(other, at) for other in busiest) for at in whole)
+        assert not any(covers(other, at) for other in busiest for at in busiest if other != at)
+
+
+def covers(other: Pass, at: Pass) -> bool:
+    same = (other.forward, other.chunk) == (at.forward, at.chunk)
+    return same and all(map(int.__ge__, other.beside, at.beside))
+
+
+def test_interleaved_passes_of_the_last_of_two_stages() -> None:
+    """Typed from the schedule of two micro-batches: chunk 0 never goes back while chunk 1 keeps anything."""
+    two = Parallel(pp=2, virtual_stages=2, micro_batches=2)
+    assert [(at.forward, at.chunk, at.beside) for at in passes(two, 1)] == [
+        (True, 0, (0, 0)),
+        (True, 0, (1, 0)),
+        (True, 1, (2, 0)),
+        (False, 1, (2, 0)),
+        (True, 1, (2, 0)),
+        (False, 1, (2, 0)),
+        (False, 0, (1, 0)),
+        (False, 0, (0, 0)),
+    ]
 
 
 @given(pipelines(), st.integers(1, 5), st.integers(0, 2))

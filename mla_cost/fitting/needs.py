@@ -16,7 +16,7 @@ from mla_cost.profiles import PROFILES
 from mla_cost.resolve import Illegal, Point, resolve
 from mla_cost.results import Verdict
 from mla_cost.settings import PlanSettings
-from mla_cost.stage import ChunkCost, Segments, activations, layer_name
+from mla_cost.stage import ChunkCost, Segments, activations, as_allocated, layer_name
 from mla_cost.states import RankParameters, States, rank_parameters, states
 from mla_cost.whole_model import Cost, parallel_of, state_settings
 
@@ -167,7 +167,11 @@ class ModelNeeds:
 
     @cached_property
     def _kinds(self) -> tuple[LayerKind, ...]:
-        return tuple(layer_kinds(self.question.model))
+        shared = self.question.shared
+        if "kinds" not in shared:
+            shared["kinds"] = layer_kinds(self.question.model)
+        found: tuple[LayerKind, ...] = shared["kinds"]
+        return found
 
     def _layers_key(self, settings: PlanSettings) -> Hashable:
         """All that the cost of a layer depends on, of what a question leaves open."""
@@ -178,7 +182,7 @@ class ModelNeeds:
         model, device, form, _, shared = self.question
         key = ("segments", self._layers_key(settings))
         if key not in shared:
-            shared[key] = Segments(model, form, settings, device.family)
+            shared[key] = Segments(model, form, settings, as_allocated(device.family), self._kinds)
         found: Segments = shared[key]
         return found
 

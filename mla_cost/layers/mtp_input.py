@@ -2,12 +2,8 @@
 
 from mla_cost.program import Layer
 
-LAYER = Layer(
-    name="mtp_input",
-    title="embedding of the next tokens, two norms, joined and projected",
-    recomputed=False,
-    text="""
-layer(x):
+TEXT = """
+mtp_input(x):
     embedded = embedding W_embedding[V h]
     exchange region_end embedded
     hidden = norm x, g_hidden[h]
@@ -15,5 +11,12 @@ layer(x):
     joined = concat tokens, hidden
     y = linear joined, W_joined[h h+h]
     return y
-""",
+"""
+
+LAYER = Layer(
+    name="mtp_input",
+    title="embedding of the next tokens, two norms, joined and projected",
+    recomputed=False,
+    text=TEXT,
+    whole="mtp_input",
 )

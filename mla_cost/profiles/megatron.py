@@ -176,7 +176,7 @@ shared_experts(hidden):
 
 # megatron/core/transformer/multi_token_prediction.py:1331-1359
 MTP_INPUT = """
-layer(x):
+mtp_input(x):
     embedded = embedding W_embedding[V h]
     exchange region_end embedded
     tokens = fused_norm embedded, g_tokens[h]

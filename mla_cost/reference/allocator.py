@@ -53,20 +53,36 @@ def record_allocator(
     ops  the ops that are one call for the dispatcher, as `Storage.op` names them; their workspaces are reported.
     """
     scalar, seed = torch.zeros(()), torch.zeros(())
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with _profiled() as profiler:
         loss = Tail.apply(scalar, *tensors_in(function(*inputs)))
         loss.backward(seed)
-    assert profiler.profiler is not None
-    assert profiler.profiler.kineto_results is not None
-    roots = profiler.profiler.kineto_results.experimental_event_tree()
-    events = list(_allocations(roots, {f"aten::{op}" for op in ops}))
-    events.sort(key=lambda event: event.time)
+    events = _events(profiler, ops)
     held = sum(tensor.untyped_storage().nbytes() for tensor in inputs)
     return Allocated(
         allocations=tuple(Allocation(event.bytes, event.op) for event in events),
         workspaces=tuple(_workspaces(events)),
         peak_bytes=held + _peak(event.bytes for event in events),
     )
+
+
+def allocator_peak(steps: Iterable[Callable[[], Any]]) -> int:
+    """Most bytes that `steps`, run one after the other on real CPU tensors, have allocated at a time."""
+    with _profiled() as profiler:
+        for step in steps:
+            step()
+    return _peak(event.bytes for event in _events(profiler, ()))
+
+
+def _profiled() -> profile:
+    return profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+
+
+def _events(profiler: profile, ops: Collection[str]) -> list[_Event]:
+    """Every allocation in the order of time."""
+    assert profiler.profiler is not None
+    assert profiler.profiler.kineto_results is not None
+    roots = profiler.profiler.kineto_results.experimental_event_tree()
+    return sorted(_allocations(roots, {f"aten::{op}" for op in ops}), key=lambda event: event.time)
 
 
 _Call = tuple[int, str]  # the profiler's number for it, and the op

@@ -13,21 +13,22 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode
 
 from mla_cost.reference.layer import make_inputs, make_layer
-from mla_cost.reference.measure import Phase, Recording, record
+from mla_cost.reference.measure import Phase, Recording, StepRecording, record, record_steps
+from mla_cost.reference.pipeline import Pipeline, Stage
 from mla_cost.reference.spec import Spec
 from mla_cost.reference.tp import Groups, make_groups
 
 
 @contextmanager
-def fake_groups(sp: int, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[Groups]:
-    """Rank 0 of groups that exchange nothing; None for an axis of size 1, where no exchange is called."""
+def fake_groups(sp: int, tp: int = 1, ep: int = 1, etp: int = 1, *, pp: int = 1, stage: int = 0) -> Iterator[Groups]:
+    """First rank of a stage, in groups that exchange nothing; None for an axis of size 1, where none is called."""
     ranks = max(sp * tp, ep * etp)
-    if ranks == 1:
+    if pp * ranks == 1:
         yield Groups()
         return
-    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    dist.init_process_group("fake", rank=stage * ranks, world_size=pp * ranks, store=FakeStore())
     try:
-        yield make_groups(sp, tp, ep, etp)
+        yield make_groups(sp, tp, ep, etp, pp)
     finally:
         dist.destroy_process_group()
 
@@ -44,6 +45,16 @@ def run_fake(spec: Spec) -> Recording:
     with fake_groups(spec.sp, spec.tp, spec.ep, spec.etp) as groups, FakeTensorMode():
         recording = record(make_layer(spec, groups), make_inputs(spec))
     return replace(recording, by_construction=spec.by_construction)
+
+
+def run_stage(pipeline: Pipeline, stage: int) -> tuple[Recording, tuple[StepRecording, ...]]:
+    """Record one optimizer step of a stage on one rank: the whole of it, and each pass."""
+    spec = pipeline.layers
+    degrees = (spec.sp, spec.tp, spec.ep, spec.etp)
+    with fake_groups(*degrees, pp=pipeline.stages, stage=stage) as groups, FakeTensorMode():
+        run = Stage(pipeline, stage, groups)
+        tables = [*run.module.buffers(), *run.gradients]
+        return record_steps(run.steps(), parameters=run.module.parameters(), tables=tables)
 
 
 def count_flops(spec: Spec) -> dict[Phase, dict[str, int]]:

@@ -140,9 +140,9 @@ class Embedding(Vocabulary):
 
     others: Tensor
 
-    def __init__(self, spec: Spec, groups: Groups = ONE_RANK) -> None:
+    def __init__(self, spec: Spec, groups: Groups = ONE_RANK, shared: Lookup | None = None) -> None:
         super().__init__(spec, groups)
-        self.embedding = Lookup(self.rows, spec.dims.hidden, dtype=DTYPES[spec.dtype])
+        self.embedding = Lookup(self.rows, spec.dims.hidden, dtype=DTYPES[spec.dtype]) if shared is None else shared
         self.register_buffer("others", torch.zeros_like(self.tokens.unsqueeze(-1), dtype=torch.bool), persistent=False)
 
     def read(self, ids: Tensor) -> None:
@@ -164,11 +164,11 @@ class Head(Vocabulary):
 
     minus: Tensor
 
-    def __init__(self, spec: Spec, groups: Groups = ONE_RANK) -> None:
+    def __init__(self, spec: Spec, groups: Groups = ONE_RANK, shared: nn.Linear | None = None) -> None:
         super().__init__(spec, groups)
         dtype = DTYPES[spec.dtype]
         self.norm = RMSNorm(spec.dims.hidden, spec.norm, dtype)
-        self.head = Linear(spec.dims.hidden, self.rows, bias=False, dtype=dtype)
+        self.head = Linear(spec.dims.hidden, self.rows, bias=False, dtype=dtype) if shared is None else shared
         self.register_buffer("minus", -torch.ones_like(self.tokens, dtype=torch.float32), persistent=False)
         self.loss, self.chunks = spec.loss, spec.loss_chunks
 
@@ -189,6 +189,30 @@ class Head(Vocabulary):
         return loss(logits, self.tokens, self.minus, self.tp)
 
 
+class MtpInput(nn.Module):
+    """What a multi-token-prediction module does before its own layer. shared: the model's own embedding."""
+
+    def __init__(self, spec: Spec, groups: Groups = ONE_RANK, shared: Lookup | None = None) -> None:
+        super().__init__()
+        dims, dtype = spec.dims, DTYPES[spec.dtype]
+        self.embedding = Embedding(spec, groups, shared)
+        self.hidden_norm = RMSNorm(dims.hidden, spec.norm, dtype)
+        self.token_norm = RMSNorm(dims.hidden, spec.norm, dtype)
+        self.joined = Linear(2 * dims.hidden, dims.hidden, bias=False, dtype=dtype)
+
+    def read(self, ids: Tensor) -> None:
+        """Take the token ids `[s b]` of the next runs: those after each position."""
+        self.embedding.read(ids)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[u b h]` -> `[u b h]`."""
+        e = self.embedding()
+        h = self.hidden_norm(x)
+        t = self.token_norm(e)
+        j = torch.cat([t, h], -1)
+        return self.joined(j)
+
+
 def attention_of(spec: Spec) -> Spec:
     """Return the attention inside a dense or moe layer: one tp rank's heads, all s positions."""
     dims = replace(spec.dims, heads=spec.dims.heads // spec.tp)
@@ -200,11 +224,12 @@ def make_layer(spec: Spec, groups: Groups = ONE_RANK) -> nn.Module:
     """Return the module for the spec's layer (`layers` of them in a row), parameters uninitialised."""
     if spec.layer == "attention":
         return make_stack(spec, groups.sp)
-    modules: dict[str, type[DenseLayer | MoeLayer | Embedding | Head]] = {
+    modules: dict[str, type[DenseLayer | MoeLayer | Embedding | Head | MtpInput]] = {
         "dense": DenseLayer,
         "moe": MoeLayer,
         "embedding": Embedding,
         "head": Head,
+        "mtp_input": MtpInput,
     }
     layers = [modules[spec.layer](spec, groups) for _ in range(spec.layers)]
     if spec.recomputes("full"):

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Literal
 
 import torch
@@ -32,8 +33,10 @@ COLLECTIVES = {
     "_allgather_base_": ("all_gather", 1, 0),
     "_reduce_scatter_base_": ("reduce_scatter", 1, 0),
     "allreduce_": ("all_reduce", 0, 0),
+    "send": ("point_to_point", 0, 0),
 }
-AXES = ("sp", "tp", "ep", "etp")
+RECEIVED = "recv_"  # the other end of a send hands nothing over
+AXES = ("sp", "tp", "ep", "etp", "pp")
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Collective:
     phase: Phase | Literal["recompute"]
     shape: tuple[int, ...]
     dtype: str
-    axis: str = ""  # the group's description where it has one: "sp", "tp", "ep" or "etp"
+    axis: str = ""  # the group's description where it has one: "sp", "tp", "ep", "etp" or "pp"
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,14 @@ class Recording:
         ]
         runs = groupby(sizes, key=lambda size: size < 0)
         return [size for freed, run in runs for size in (sorted(run) if freed else run)]
+
+
+@dataclass(frozen=True)
+class StepRecording:
+    """One of several steps. peak_bytes: most alive within it. kept: storages alive after it."""
+
+    peak_bytes: int
+    kept: tuple[Storage, ...]
 
 
 @dataclass
@@ -204,7 +215,7 @@ class Timeline(TorchDispatchMode):
     ) -> Any:
         if func.namespace != "prim":  # reading an attribute (prim::device) is not an op
             self.log.op = func._schema.name.split("::")[-1]
-        if func.namespace == "c10d":
+        if func.namespace == "c10d" and self.log.op != RECEIVED:
             self._collective(func, args)
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
@@ -293,6 +304,31 @@ def record(
     return _recording(log, kept, parameters)
 
 
+def record_steps(
+    steps: Iterable[Callable[[], Any]], *, parameters: Iterable[torch.Tensor] = (), tables: Iterable[torch.Tensor] = ()
+) -> tuple[Recording, tuple[StepRecording, ...]]:
+    """Run `steps` one after the other, each with its own passes, and return all of them together and each of them.
+
+    parameters, tables: as for `record`. A gradient that a step takes from its parameter is an intermediate.
+    """
+    log = _Log()
+    marks: list[tuple[int, list[int]]] = [(0, [])]
+    log.exclude([*parameters, *tables])
+    with _recorded(log):
+        for step in steps:
+            step()
+            marks.append((len(log.events), list(log.live.values())))
+    log.recording = False
+    whole = _recording(log, [], list(parameters))
+    return whole, tuple(
+        StepRecording(
+            max(event.live_bytes for event in whole.events[max(0, before - 1) : after]),
+            tuple(whole.storages[serial] for serial in kept),
+        )
+        for (before, _), (after, kept) in pairwise(marks)
+    )
+
+
 def saved_storages(function: Callable[..., Any], *inputs: torch.Tensor, **excluded: Any) -> tuple[Storage, ...]:
     """Distinct storages that `function(*inputs)` saves for backward; `parameters` and `tables` as for `record`."""
     return record(function, inputs, **excluded).saved
@@ -302,19 +338,26 @@ def _device(inputs: Sequence[torch.Tensor]) -> torch.device:
     return inputs[0].device if inputs else torch.device("cpu")
 
 
-def _run(
-    function: Callable[..., Any], inputs: Sequence[torch.Tensor], log: _Log, scalar: torch.Tensor, seed: torch.Tensor
-) -> list[int]:
-    """The surround of one block; returns the serials alive between forward and backward."""
+@contextmanager
+def _recorded(log: _Log) -> Iterator[None]:
+    """Log what the ops inside allocate and free, and what their forward saves."""
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         if log.phase() == "forward":
             log.pack(tensor)
         return tensor
 
+    with Timeline(log), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield
+
+
+def _run(
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor], log: _Log, scalar: torch.Tensor, seed: torch.Tensor
+) -> list[int]:
+    """The surround of one block; returns the serials alive between forward and backward."""
     for tensor in inputs:
         log.see(tensor, "input")
-    with Timeline(log), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with _recorded(log):
         # Only the call below holds the outputs: nobody names them, so they die with it unless the graph keeps them.
         loss = loss_of(function(*inputs), scalar)
         kept = list(log.live.values())

@@ -21,7 +21,7 @@ from torch.multiprocessing.spawn import start_processes
 
 from mla_cost.reference.experts import divided_over_etp, is_expert, joined_over_etp
 from mla_cost.reference.forms import initialise
-from mla_cost.reference.layer import Embedding, Head, make_layer
+from mla_cost.reference.layer import Embedding, Head, MtpInput, make_layer
 from mla_cost.reference.measure import Collective, record
 from mla_cost.reference.spec import DTYPES, Spec
 from mla_cost.reference.tp import Groups, assemble, divide, make_groups
@@ -101,7 +101,7 @@ def _make_meshes(specs: Sequence[Spec]) -> dict[tuple[int, int, int, int], _Mesh
 def _run(spec: Spec, mesh: _Mesh, seed: int) -> RankRun:
     layer = _make_layer(spec, mesh.groups, seed)
     x, gradient, tokens = _data(spec, seed)
-    if isinstance(layer, Embedding | Head):
+    if isinstance(layer, Embedding | Head | MtpInput):
         layer.read(tokens.chunk(spec.sp)[mesh.groups.sp_rank])
     # The whole loss is the mean of the ranks that share a sequence.
     x, gradient = (_part(tensor, spec, mesh.everyone.rank()) for tensor in (x, gradient))

@@ -9,7 +9,8 @@ import torch
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 FORMS = ("explicit", "absorbed", "laga")
 SCHEMES = {"explicit": ("ulysses", "kv-gather", "latent-gather"), "absorbed": ("latent-gather",)}
-LAYERS = ("attention", "dense", "moe", "embedding", "head")
+LAYERS = ("attention", "dense", "moe", "embedding", "head", "mtp_input")
+ENDS = ("embedding", "head", "mtp_input")  # what a network has beside layers: divided by rows of the vocabulary
 KERNELS = ("eager", "eager-bmm", "flash", "mem-efficient", "npu-fusion")
 FUSED = ("flash", "mem-efficient", "npu-fusion")
 # What remat can name -> the layers that have such a part.
@@ -123,7 +124,7 @@ class Spec:
         """Refuse degrees that do not divide what they must."""
         if self.layer not in LAYERS:
             raise ValueError(f"layer {self.layer!r} is not one of {', '.join(LAYERS)}")
-        if self.layer in ("embedding", "head") and self.layers != 1:
+        if self.layer in ENDS and self.layers != 1:
             raise ValueError(f"a network has one {self.layer}: layers {self.layers} is for attention, dense and moe")
         if self.tp < 1:
             raise ValueError(f"tp {self.tp} is not a number of ranks")
@@ -139,7 +140,7 @@ class Spec:
 
     def _divided(self) -> list[tuple[str, int]]:
         """Names and sizes of what tp divides in this layer."""
-        if self.layer in ("embedding", "head"):
+        if self.layer in ENDS:
             return [("vocab", self.vocab)]
         width = ("shared_ffn", self.shared_ffn) if self.layer == "moe" else ("ffn", self.ffn)
         latents = [("q_lora_rank", self.dims.q_lora_rank or 0), ("latent", self.dims.kv_lora_rank + self.dims.rope)]

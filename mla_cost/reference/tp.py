@@ -3,7 +3,7 @@
 t ranks of tensor parallelism (tp) and P ranks that share a sequence (sp): rank = P's index x t + t's index, so that
 ranks in order hold the positions in order. Between the regions a rank holds u = s/t of its s positions. Ranks that
 share an expert (etp) follow each other in that order, and sets of them share the experts (ep); where these are more
-ranks than sp x tp, they span further sets of those.
+ranks than sp x tp, they span further sets of those. Stages of a pipeline (pp) are whole such sets, one after the other.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Groups:
     tp: Group | None = None
     ep: Group | None = None
     etp: Group | None = None
+    pp: Group | None = None
 
     def check(self, sp: int, tp: int, ep: int = 1, etp: int = 1) -> None:
         """Refuse groups of other sizes."""
@@ -57,14 +58,15 @@ class Groups:
         return self.etp.rank() if self.etp else 0
 
 
-def make_groups(sp: int, tp: int = 1, ep: int = 1, etp: int = 1) -> Groups:
-    """Make the groups of the first sp x tp ranks (or ep x etp, if more), tp and etp fastest.
+def make_groups(sp: int, tp: int = 1, ep: int = 1, etp: int = 1, pp: int = 1) -> Groups:
+    """Make the groups of the first sp x tp ranks (or ep x etp, if more), tp and etp fastest; of pp times as many.
 
     Every rank of the job must call this, in the same order. A group's description is its axis, which the recorder
     reads.
     """
     model, experts = sp * tp, ep * etp
-    ranks = max(model, experts)
+    stage = max(model, experts)
+    ranks = pp * stage
     sp_lines = [range(first + own, first + model, tp) for first in range(0, ranks, model) for own in range(tp)]
     ep_lines = [range(at + own, at + experts, etp) for at in range(0, ranks, experts) for own in range(etp)]
     return Groups(
@@ -72,6 +74,7 @@ def make_groups(sp: int, tp: int = 1, ep: int = 1, etp: int = 1) -> Groups:
         tp=_own_group("tp", [range(first, first + tp) for first in range(0, ranks, tp)]) if tp > 1 else None,
         ep=_own_group("ep", ep_lines) if ep > 1 else None,
         etp=_own_group("etp", [range(first, first + etp) for first in range(0, ranks, etp)]) if etp > 1 else None,
+        pp=_own_group("pp", [range(own, ranks, stage) for own in range(stage)]) if pp > 1 else None,
     )
 
 

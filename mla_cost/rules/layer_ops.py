@@ -7,7 +7,13 @@ from mla_cost.rules import transformer_engine as te
 from mla_cost.rules.activation import silu, times
 from mla_cost.rules.context_parallel import gathered_attention, ring_attention
 from mla_cost.rules.norm import norm
-from mla_cost.rules.vocabulary import chunked_loss, cross_entropy, cross_entropy_overwriting, embedding
+from mla_cost.rules.vocabulary import (
+    chunked_loss,
+    cross_entropy,
+    cross_entropy_overwriting,
+    embedding,
+    total_loss,
+)
 
 
 def _tp_gather(call: Call, given: Tensors) -> Tensors:
@@ -52,6 +58,10 @@ def _times(call: Call, given: Tensors) -> Tensors:
 
 def _embedding(call: Call, given: Tensors) -> Tensors:
     return [embedding(call.machine, call.label, given[0])]
+
+
+def _total_loss(call: Call, given: Tensors) -> Tensors:
+    return [total_loss(call.machine, call.label, given)]
 
 
 def _cross_entropy(call: Call, given: Tensors) -> Tensors:
@@ -248,6 +258,7 @@ LAYER_RULES: dict[str, Rule] = {
     "cross_entropy": _cross_entropy,
     "cross_entropy_overwriting": _cross_entropy_overwriting,
     "chunked_loss": _chunked_loss,
+    "total_loss": _total_loss,
     "remade": _remade,
     "fused_norm": _fused_norm,
     "column_linear": _column_linear,

@@ -119,3 +119,15 @@ def _chunk(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> None
             recorded(machine, "all_reduce", TENSOR, f"{what} of logits", ("s", *rest), "fp32", ("u", *rest), times=2)
     gradient = machine.new("gradient of logits of a chunk", dims, hidden.dtype)
     del probabilities, position, gradient
+
+
+def total_loss(machine: Machine, label: str, losses: list[Tensor]) -> Tensor:
+    """The sum of losses, a scalar that is not counted; each is handed a scalar gradient."""
+    result = machine.uncounted(label)
+    count = len(losses)
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        return [gradients[0]] * count
+
+    machine.attach([result], losses, backward)
+    return result

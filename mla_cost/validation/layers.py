@@ -42,7 +42,7 @@ def layer_cells(size: Size) -> list[Spec]:
     )
     if size == "quick":
         return found[::4]
-    wide = {"kernel": "mem-efficient", "seq_len": 4096, "sp": 1}
+    wide = {"seq_len": 4096, "sp": 1}
     return found + made(wide | {"layer": layer, "tp": tp} for layer in ("dense", "moe", "head") for tp in (1, 2))
 
 
