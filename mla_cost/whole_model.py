@@ -98,8 +98,17 @@ def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: P
         flops=_flops(worst, chosen),
         compared_to_explicit=(),
         verdict=verdict(model, device, chosen, point, worst.peak, worst.allowed) if device else None,
-        notes=(*why, *PROFILES[settings.profile].notes, PARTS, *_stated_parts(costs)),
+        notes=(*why, *PROFILES[settings.profile].notes, PARTS, *_stated_parts(costs), *_spread(settings)),
     )
+
+
+def _spread(settings: PlanSettings) -> Iterator[str]:
+    """Where to go on from a model that nothing spreads over ranks."""
+    if settings.tp == settings.pp == settings.ep == settings.dp == 1:
+        yield (
+            "every rank holds the whole model: spread it with --tp, --pp, --ep and --dp; `mla-cost fit` tells the "
+            "fewest devices that hold it, `mla-cost plans` layouts to start from, --scope attention prices one block"
+        )
 
 
 def _stated_parts(costs: Sequence[Cost]) -> Iterator[str]:
