@@ -1,7 +1,8 @@
 """Will it fit, what does it move, and what should I change? Costs of training Multi-head Latent Attention.
 
-`mla_cost.plan(...)` prices a block and gives a verdict; `mla_cost.formula(...)` gives the symbolic cost;
-`mla_cost.sweep(...)` prices grids; `mla_cost.levers(...)` says what a change would do.
+`mla_cost.plan(...)` prices a rank of a model, or a block, and gives a verdict; `mla_cost.levers(...)` says what a change
+would do; `mla_cost.longest(...)` finds what fits; `mla_cost.sweep(...)` prices grids; `mla_cost.formula(...)` gives the
+symbolic cost of a block.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _HOMES = {
     "sweep": "mla_cost.sweeping",
 }
 
-__all__ = ["InputError", "formula", "levers", "plan", "sweep"]
+__all__ = ["InputError", "formula", "levers", "longest", "plan", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

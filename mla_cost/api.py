@@ -230,9 +230,9 @@ def _for_scope(settings: PlanSettings) -> PlanSettings:
         return settings.model_copy(update={"kernel": "auto"}) if auto else settings
     if settings.tp > 1:
         raise InputError(
-            f"{settings.tp} is not priced yet at the attention scope",
+            f"{settings.tp} belongs to scope model: one block has a rank's heads",
             field="tp",
-            allowed="1 with sp to divide a sequence, or scope model",
+            allowed="1 with sp to divide a sequence and dims.heads to divide heads, or scope model",
         )
     for field in _MODEL_ONLY:
         if getattr(settings, field) != PlanSettings.model_fields[field].default:

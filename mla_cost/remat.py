@@ -18,7 +18,6 @@ DISCARDING: dict[str, tuple[str, ...]] = {
     "layernorm": ("input_norm", "pre_mlp_norm"),
     "moe_act": ("activation",),
 }
-NOT_YET = tuple(DISCARDING)  # under a profile that does not have them
 # policies that keep, as an argument, what another discards: not priced together
 TOGETHER = (
     *(

@@ -16,7 +16,7 @@ from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
 from mla_cost.profiles import PROFILES
 from mla_cost.program import Kernel, Pair, Profile, Requirement, Scheme
-from mla_cost.remat import DISCARDING, NOT_YET, POLICIES, TOGETHER
+from mla_cost.remat import DISCARDING, POLICIES, TOGETHER
 from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
 
@@ -136,8 +136,10 @@ def _policy(wanted: str, profile: Profile) -> str:
     for name in names:
         if name in profile.recomputes:
             continue
-        if name in NOT_YET:
-            raise InputError(f"remat {name} is not priced yet", field="remat", allowed=", ".join(POLICIES))
+        if name in DISCARDING:
+            others = [other for other, declared in PROFILES.items() if name in declared.recomputes]
+            allowed = f"{', '.join(POLICIES)}, or profile {' or '.join(others)}"
+            raise InputError(f"remat {name} belongs to profile {' or '.join(others)}", field="remat", allowed=allowed)
         named("remat", name, POLICIES)
     for first, second in TOGETHER:
         if first in names and second in names:

@@ -90,7 +90,7 @@ LINES = [
     ("plan --layers 0", ["layers", "not 0"]),
     ("plan --layers 100001", ["layers", "at most 100000"]),
     ("plan --tp 0", ["tp", "not 0"]),
-    ("plan --scope attention --tp 2", ["tp", "not priced yet"]),
+    ("plan --scope attention --tp 2", ["tp", "belongs to scope model"]),
     ("plan --tp 3", ["heads (128) is not divisible by tp (3)", "change tp to 2"]),
     ("plan --scope attention --sp 3", ["sp 3 does not divide seq_len 16384", "the nearest sp below is 2", "16386"]),
     ("plan --sp 3", ["seq_len 16384 does not split over sp 3", "change seq_len to 16386"]),
@@ -239,7 +239,7 @@ def test_a_bad_plan_file(refused, tmp_path, name, content, words):
     [
         ("form: []\n", ["form", "at least one"]),
         ("reserve: {runtime: 1}\n", ["reserve", "'runtime'", "allowed: runtime context"]),
-        ("tp: 2\nscope: attention\n", ["tp", "not priced yet"]),
+        ("tp: 2\nscope: attention\n", ["tp", "belongs to scope model"]),
         ("model: deepsek-v3\n", ["'deepsek-v3'", "deepseek-v3"]),
         ("kernel: flsh\n", ["'flsh'", "did you mean flash?"]),
         ("remat: sometimes\n", ["remat", "'sometimes'", "none"]),

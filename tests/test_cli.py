@@ -354,7 +354,7 @@ def test_layers_in_words(cli):
 
 
 def test_tensor_parallelism_is_not_priced_yet(cli):
-    assert "not priced yet" in cli("plan", "--tp", "2", code=2)
+    assert "belongs to scope model" in cli("plan", "--tp", "2", code=2)
 
 
 def test_sequence_parallel_is_answered_with_its_sentence(cli):

@@ -310,7 +310,7 @@ def test_the_table_says_what_the_json_says(cli, monkeypatch):
         (["--max-seq-len", "many"], "--max-seq-len: must be a whole number"),
         (["--form", "explicitt"], "did you mean explicit?"),
         (["--device", "910b-64g"], "did you mean"),
-        (["--tp", "2"], "tp: 2 is not priced yet at the attention scope"),
+        (["--tp", "2"], "tp: 2 belongs to scope model"),
         (["--pp", "2"], "pp: 2 belongs to scope model"),
         (["--format", "csv"], "allowed: table, json"),
         (["--sequence-parallel"], "ranks that share one sequence are --sp"),

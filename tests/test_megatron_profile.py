@@ -468,7 +468,7 @@ def test_the_kernel_is_chosen_under_any_policy():
 
 
 def test_the_reference_has_no_checkpoint_without_output():
-    with pytest.raises(mla_cost.InputError, match="remat mla_up_proj is not priced yet"):
+    with pytest.raises(mla_cost.InputError, match="remat mla_up_proj belongs to profile megatron"):
         mla_cost.plan(scope="model", model="moonlight", form="explicit", sp=1, remat="mla_up_proj")
 
 

@@ -82,7 +82,15 @@ def test_the_layers_of_a_stage_add_up_to_its_peak(changes):
 
 def test_an_optimizer_step_that_peaks_has_no_tensors_to_draw():
     """Recomputing everything, with bf16 gradients, on one stage: the step's fp32 copy is the most."""
-    few: dict[str, Any] = {"seq_len": 256, "remat": "full", "gradient_dtype": "bf16", "sp": 1, "ep": 8, "dp": 8, "device": ()}
+    few: dict[str, Any] = {
+        "seq_len": 256,
+        "remat": "full",
+        "gradient_dtype": "bf16",
+        "sp": 1,
+        "ep": 8,
+        "dp": 8,
+        "device": (),
+    }
     settings = PlanSettings(model="deepseek-v2-lite", scope="model", form=("laga",), **few)
     (row,) = api.answer(settings).results
     assert row.memory.allocated_peak_moment == ("step", "gradients in fp32")
