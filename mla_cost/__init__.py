@@ -1,8 +1,8 @@
 """Will it fit, what does it move, and what should I change? Costs of training Multi-head Latent Attention.
 
-`mla_cost.plan(...)` prices a rank of a model, or a block, and gives a verdict; `mla_cost.levers(...)` says what a change
-would do; `mla_cost.longest(...)` finds what fits; `mla_cost.sweep(...)` prices grids; `mla_cost.formula(...)` gives the
-symbolic cost of a block.
+`mla_cost.plan(...)` prices a rank of a model, or a block, and gives a verdict; `mla_cost.levers(...)` says what a
+change would do; `mla_cost.longest(...)` finds what fits; `mla_cost.sweep(...)` prices grids; `mla_cost.formula(...)`
+gives the symbolic cost of a block.
 """
 
 from __future__ import annotations
