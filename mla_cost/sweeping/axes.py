@@ -43,7 +43,7 @@ def axes_of(settings: PlanSettings, over: Mapping[str, Any]) -> list[Axis]:
         InputError: a field that a plan does not have, or a value that a plan would refuse.
 
     """
-    axes = [Axis(_field(name), _values(name, given)) for name, given in over.items()]
+    axes = [Axis(_field(name), values_of(name, given)) for name, given in over.items()]
     for axis in axes:
         _check(settings, axis)
     return axes
@@ -96,7 +96,13 @@ def _field(name: str) -> str:
     raise InputError(f"a plan has no field {shown(name)} to go over", field="over", allowed=allowed, nearest=close)
 
 
-def _values(name: str, given: Any) -> Sequence[Any]:
+def values_of(name: str, given: Any) -> Sequence[Any]:
+    """The values that a text, a list or a range stands for: `4096..131072*2`, `1..64+1`, `bf16,fp32`, names and globs.
+
+    Raises:
+        InputError: no values, or what is no range.
+
+    """
     parts = given.split(",") if isinstance(given, str) else given
     if not isinstance(parts, Iterable) or isinstance(parts, Mapping):
         parts = (parts,)

@@ -1,0 +1,60 @@
+"""A row that is told, priced again by `plan`'s own evaluator: every figure exact, and compared with the row's."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from mla_cost import composing, whole_model
+from mla_cost.results import Result
+from mla_cost.searching.options import Question
+from mla_cost.searching.pool import Row, Space
+from mla_cost.searching.records import Candidate
+
+
+def candidate_of(question: Question, space: Space, row: Row) -> Candidate:
+    """The candidate of a row.
+
+    Raises:
+        ArithmeticError: `plan` says otherwise, which no input may cause.
+
+    """
+    settings, place = space.settings(row), space.places[row["place"]]
+    (result,) = whole_model.rows(question.model, question.device, settings)
+    verdict = result.verdict
+    assert verdict is not None
+    if verdict.required_bytes is None or verdict.usable_bytes is None or verdict.headroom_bytes is None:
+        raise ArithmeticError(f"{settings} has figures in the search, but a plan says: {verdict.reason}")
+    by_axis = _by_axis(result)
+    found = {"required": verdict.required_bytes, "sent": sum(by_axis.values()), "status": verdict.status}
+    searched = {"required": row["required"], "sent": row["sent"], "status": composing.STATUSES[row["status"]]}
+    if found != searched:
+        raise ArithmeticError(f"{settings} is {searched} in the search, a plan says {found}")
+    return Candidate(
+        form=result.form,
+        scheme=result.scheme,
+        kernel=result.kernel,
+        value_padding=str(result.settings["value_padding"]),
+        devices=place.devices,
+        etp=settings.etp,
+        **place._asdict(),
+        sharding=settings.sharding,
+        remat=settings.remat,
+        status=verdict.status,
+        required_bytes=verdict.required_bytes,
+        usable_bytes=verdict.usable_bytes,
+        headroom_bytes=verdict.headroom_bytes,
+        wire_bytes=found["sent"],
+        wire_by_axis=by_axis,
+        flops=sum(part.executed or 0 for part in result.flops),
+        model_flops=sum(part.model or 0 for part in result.flops),
+        idle=place.idle,
+        alike=row["alike"] - 1,
+        reason=verdict.reason,
+    )
+
+
+def _by_axis(result: Result) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for collective in result.communication.collectives:
+        found[collective.axis] += collective.wire_bytes
+    return dict(found)

@@ -1,0 +1,55 @@
+"""Where nothing fits: what comes nearest, what it lacks, and what would make it fit or legal."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mla_cost import changes, whole_model
+from mla_cost.results import Verdict
+from mla_cost.searching.exact import candidate_of
+from mla_cost.searching.options import Question
+from mla_cost.searching.places import Tally, least_wrong
+from mla_cost.searching.pool import Priced, Space, priced, space_of
+from mla_cost.searching.records import Candidate, Miss
+from mla_cost.settings import PlanSettings
+
+MOST_DEVICES: Final = 2**14
+FIT: Final = {"fits", "tight"}
+
+
+def miss_of(question: Question, space: Space, found: Priced, tally: Tally) -> Miss:
+    """The nearest miss of a search in which nothing fits."""
+    if not found.nearest:
+        told = least_wrong(question) if not space.places else tuple(dict.fromkeys(row.example for row in tally.rows()))
+        return Miss(None, None, told, None, (), more_devices(question))
+    (row,) = found.nearest
+    candidate = candidate_of(question, space, row)
+    verdict = _with_levers(question, space.settings(row))
+    levers = tuple(lever for lever in verdict.levers if lever.status in FIT)
+    short = max(0, -candidate.headroom_bytes)
+    more = more_devices(question) if short else None
+    return Miss(candidate, short, (), verdict.remedy, levers, more)
+
+
+def _with_levers(question: Question, settings: PlanSettings) -> Verdict:
+    """The verdict of a plan with what each change of it would do."""
+    model, device = question.model, question.device
+    (row,) = whole_model.rows(model, device, settings)
+    told = changes.with_levers(model, device, settings, row).verdict
+    assert told is not None
+    return told
+
+
+def more_devices(question: Question) -> Candidate | None:
+    """The best that fits on the least doubling of the devices, with micro-batches as small as may be."""
+    smallest = {"micro_batch": question.axes.get("micro_batch", (1,))[:1]}
+    devices = max(question.options.devices) * 2
+    while devices <= MOST_DEVICES:
+        options = question.options.model_copy(update={"devices": (devices,), "top": 1})
+        asked = question._replace(options=options, axes={**question.axes, **smallest})
+        space = space_of(asked, Tally())
+        best = priced(asked, space, Tally()).best
+        if best:
+            return candidate_of(asked, space, best[0])
+        devices *= 2
+    return None
