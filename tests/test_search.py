@@ -96,12 +96,10 @@ def divide(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
-def legal(
-    devices: int, batch: int, seq_len: int, max_tp: int, max_micro_batch: int, chunks: int
-) -> Iterator[tuple[int, ...]]:
+def legal(devices: int, batch: int, seq_len: int, limits: tuple[int, int], chunks: int) -> Iterator[tuple[int, ...]]:
     """world = pp tp sp dp; heads and widths over tp; sequence over sp tp; experts over ep; the rest of the rules."""
     for tp, sp, pp, dp, ep in product(*[divide(devices)] * 4, divide(EXPERTS)):
-        if tp * sp * pp * dp != devices or tp > max_tp or (tp * sp * dp) % ep:
+        if tp * sp * pp * dp != devices or tp > limits[0] or (tp * sp * dp) % ep:
             continue
         if HEADS % tp or FFN % tp or EXPERT_FFN % tp or seq_len % (sp * tp) or pp * chunks > LAYERS or batch % dp:
             continue
@@ -110,7 +108,7 @@ def legal(
         for size in divide(batch // dp):
             count = batch // dp // size
             interleaves = chunks == 1 or (count >= pp and count % pp == 0)
-            if size <= max_micro_batch and interleaves:
+            if size <= limits[1] and interleaves:
                 yield tp, sp, pp, ep, dp, chunks, size, count
 
 
@@ -126,11 +124,11 @@ def test_places_are_those_of_rules_typed_here(tiny, devices, batch, seq_len, lim
     tally = Tally()
     found = [(*place[:6], *place[7:]) for place in places(asked, tally)]
     assert len(set(found)) == len(found)
-    assert set(found) == set(legal(devices, batch, seq_len, *limits, chunks))
+    assert set(found) == set(legal(devices, batch, seq_len, limits, chunks))
     layouts = {(tp, sp, pp, ep, dp) for tp, sp, pp, ep, dp, *_ in found}
-    ruled = sum(row.count for row in tally.rows() if row.of == "layouts")
+    ruled = sum(row.number for row in tally.rows() if row.of == "layouts")
     meshes = sum(tp * sp * pp * dp == devices for tp, sp, pp, dp in product(*[divide(devices)] * 4))
-    without_batch = {row.count for row in tally.rows() if row.of == "batches"}
+    without_batch = {row.number for row in tally.rows() if row.of == "batches"}
     if not without_batch:
         assert len(layouts) + ruled == meshes * len(divide(EXPERTS))
 
@@ -149,7 +147,7 @@ def test_each_rule_is_counted_with_an_example_and_a_way_out(tiny):
     list(places(question(tiny, 48, 4, 64, max_tp=4, max_pp=3), tally))
     ruled = {row.rule: row for row in tally.rows()}
     assert {"max_tp", "max_pp", "tp", "seq_len", "global_batch", "ep"} <= set(ruled)
-    assert all(row.count > 0 for row in ruled.values())
+    assert all(row.number > 0 for row in ruled.values())
     assert "heads (8) is not divisible by tp (3)" in ruled["tp"].example
     assert "; change" in ruled["global_batch"].example
 
@@ -390,7 +388,7 @@ def test_the_command_prints_what_python_answers(tiny, capsys):
 def test_a_plan_gives_devices_and_global_batch(tiny, tmp_path, capsys):
     plan = tmp_path / "plan.yaml"
     plan.write_text(
-        f"model: {Path(tiny).name}\ndevice: [{DEVICE}]\nscope: model\nseq_len: 64\nsp: 1\ntp: 2\ndp: 2\nmicro_batches: 3\n"
+        f"model: {Path(tiny).name}\ndevice: [{DEVICE}]\nseq_len: 64\nsp: 1\ntp: 2\ndp: 2\nmicro_batches: 3\n"
     )
     (tmp_path / "tiny.yaml").write_text(TINY)
     told = json.loads(run(capsys, str(plan), "--remat", "none", "--sharding", "zero1", "--format", "json"))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mla_cost import composing, whole_model
+from mla_cost import whole_model
+from mla_cost.arrays.codes import STATUSES
 from mla_cost.results import Result
-from mla_cost.searching.options import Question
-from mla_cost.searching.pool import Row, Space
+from mla_cost.searching.order import Row
 from mla_cost.searching.records import Candidate
+from mla_cost.searching.space import Space
 
 
-def candidate_of(question: Question, space: Space, row: Row) -> Candidate:
+def candidate_of(space: Space, row: Row) -> Candidate:
     """The candidate of a row.
 
     Raises:
@@ -19,14 +20,15 @@ def candidate_of(question: Question, space: Space, row: Row) -> Candidate:
 
     """
     settings, place = space.settings(row), space.places[row["place"]]
-    (result,) = whole_model.rows(question.model, question.device, settings)
+    (result,) = whole_model.rows(space.question.model, space.question.device, settings)
     verdict = result.verdict
     assert verdict is not None
     if verdict.required_bytes is None or verdict.usable_bytes is None or verdict.headroom_bytes is None:
         raise ArithmeticError(f"{settings} has figures in the search, but a plan says: {verdict.reason}")
     by_axis = _by_axis(result)
-    found = {"required": verdict.required_bytes, "sent": sum(by_axis.values()), "status": verdict.status}
-    searched = {"required": row["required"], "sent": row["sent"], "status": composing.STATUSES[row["status"]]}
+    sent = sum(by_axis.values())
+    found = {"required": verdict.required_bytes, "sent": sent, "status": verdict.status}
+    searched = {"required": row["required"], "sent": row["sent"], "status": STATUSES[row["status"]]}
     if found != searched:
         raise ArithmeticError(f"{settings} is {searched} in the search, a plan says {found}")
     return Candidate(
@@ -43,7 +45,7 @@ def candidate_of(question: Question, space: Space, row: Row) -> Candidate:
         required_bytes=verdict.required_bytes,
         usable_bytes=verdict.usable_bytes,
         headroom_bytes=verdict.headroom_bytes,
-        wire_bytes=found["sent"],
+        wire_bytes=sent,
         wire_by_axis=by_axis,
         flops=sum(part.executed or 0 for part in result.flops),
         model_flops=sum(part.model or 0 for part in result.flops),

@@ -8,22 +8,25 @@ from mla_cost import changes, whole_model
 from mla_cost.results import Verdict
 from mla_cost.searching.exact import candidate_of
 from mla_cost.searching.options import Question
-from mla_cost.searching.places import Tally, least_wrong
-from mla_cost.searching.pool import Priced, Space, priced, space_of
+from mla_cost.searching.places import least_wrong
+from mla_cost.searching.pool import Priced, priced
 from mla_cost.searching.records import Candidate, Miss
+from mla_cost.searching.space import Space
 from mla_cost.settings import PlanSettings
 
 MOST_DEVICES: Final = 2**14
 FIT: Final = {"fits", "tight"}
 
 
-def miss_of(question: Question, space: Space, found: Priced, tally: Tally) -> Miss:
+def miss_of(space: Space, found: Priced) -> Miss:
     """The nearest miss of a search in which nothing fits."""
+    question = space.question
     if not found.nearest:
-        told = least_wrong(question) if not space.places else tuple(dict.fromkeys(row.example for row in tally.rows()))
+        refused = dict.fromkeys(row.example for row in space.tally.rows() if row.of == "candidates")
+        told = tuple(refused) if space.places else least_wrong(question)
         return Miss(None, None, told, None, (), more_devices(question))
     (row,) = found.nearest
-    candidate = candidate_of(question, space, row)
+    candidate = candidate_of(space, row)
     verdict = _with_levers(question, space.settings(row))
     levers = tuple(lever for lever in verdict.levers if lever.status in FIT)
     short = max(0, -candidate.headroom_bytes)
@@ -47,9 +50,9 @@ def more_devices(question: Question) -> Candidate | None:
     while devices <= MOST_DEVICES:
         options = question.options.model_copy(update={"devices": (devices,), "top": 1})
         asked = question._replace(options=options, axes={**question.axes, **smallest})
-        space = space_of(asked, Tally())
-        best = priced(asked, space, Tally()).best
+        space = Space(asked)
+        best = priced(space).best
         if best:
-            return candidate_of(asked, space, best[0])
+            return candidate_of(space, best[0])
         devices *= 2
     return None

@@ -9,13 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Table = dict[str, NDArray[Any]]
-COLUMNS: Final = {  # what a table holds beside where each row comes from
-    "devices": "devices",
-    "required": "required_bytes",
-    "sent": "wire_bytes",
-    "flops": "flops",
-    "idle": "idle",
-}
+Row = dict[str, Any]
 BEATEN_IN: Final = ("devices", "required", "sent", "flops")  # what makes a candidate worth keeping
 
 
@@ -27,6 +21,12 @@ def rows_of(table: Mapping[str, NDArray[Any]], which: NDArray[Any]) -> Table:
 def joined(tables: Sequence[Table]) -> Table:
     """Tables under one another."""
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+
+def each(table: Table) -> list[Row]:
+    """The rows of a table one by one."""
+    columns = (values.tolist() for values in table.values())
+    return [dict(zip(table, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def first(table: Table, by: Sequence[str], most: int) -> Table:

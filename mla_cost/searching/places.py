@@ -61,7 +61,7 @@ class Tally:
     def rows(self) -> tuple[Ruled, ...]:
         """Every rule that forbids something, the strictest first."""
         found = [Ruled(rule, of, *counted) for (rule, of), counted in self._counts.items() if counted[0]]
-        return tuple(sorted(found, key=lambda row: -row.count))
+        return tuple(sorted(found, key=lambda row: -row.number))
 
 
 def places(question: Question, tally: Tally) -> list[Place]:

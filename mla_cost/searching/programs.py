@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from mla_cost.errors import InputError
@@ -50,7 +50,7 @@ def _bare(question: Question) -> PlanSettings:
     return question.settings.model_copy(update=update)
 
 
-def one_rank_twins(found: list[Program]) -> set[int]:
+def one_rank_twins(found: Sequence[Program]) -> set[int]:
     """The programs, by place, that on one rank of a sequence are another one of the same form: nothing moves there."""
     first: dict[str, int] = {}
     for at, program in sorted(enumerate(found), key=lambda item: not item[1].usual):

@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
 
 
 class Ruled(NamedTuple):
-    """How many a rule forbids. rule: the setting that it is about; of: what is counted; example: one, and its way out.
+    """What a rule forbids. rule: the setting it is about; number, of: how many of what; example: one, and its way out.
 
     layouts: choices of tp, sp, pp, dp, ep and virtual stages; batches: a layout with a micro-batch; candidates: with a
     form, a scheme, sharding and remat. Each is counted under the first rule that it breaks.
@@ -56,7 +56,7 @@ class Ruled(NamedTuple):
 
     rule: str
     of: Literal["layouts", "batches", "candidates"]
-    count: int
+    number: int
     example: str
 
 

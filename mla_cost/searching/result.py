@@ -16,10 +16,10 @@ from mla_cost.results import plain
 from mla_cost.searching.exact import candidate_of
 from mla_cost.searching.miss import miss_of
 from mla_cost.searching.options import CHOICES, CHOSEN, DEGREES, Options, Question, axes, options, require_forms
-from mla_cost.searching.places import Tally
-from mla_cost.searching.pool import Priced, Space, priced, space_of
+from mla_cost.searching.pool import Priced, priced
 from mla_cost.searching.records import Candidate, Miss, Ruled
 from mla_cost.searching.runner_up import lost
+from mla_cost.searching.space import Space
 from mla_cost.settings import PlanSettings
 
 if TYPE_CHECKING:
@@ -139,11 +139,8 @@ def search(
 
 def of(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any]) -> Found:
     """The search around a plan. allowed: values of axes, all where one is absent; given: fields of `Options`."""
-    question = _question(settings, allowed, given)
-    tally = Tally()
-    space = space_of(question, tally)
-    found = priced(question, space, tally)
-    return _found(question, space, found, tally)
+    space = Space(_question(settings, allowed, given))
+    return _found(space, priced(space))
 
 
 def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any]) -> Question:
@@ -162,16 +159,16 @@ def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping
     return Question(model, device, settings, options(settings, given), axes(settings, allowed))
 
 
-def _found(question: Question, space: Space, found: Priced, tally: Tally) -> Found:
-    results = tuple(candidate_of(question, space, row) for row in found.best)
+def _found(space: Space, found: Priced) -> Found:
+    results = tuple(candidate_of(space, row) for row in found.best)
     return Found(
-        inputs=_inputs(question),
+        inputs=_inputs(space.question),
         counts=found.counts,
-        ruled_out=tally.rows(),
+        ruled_out=space.tally.rows(),
         results=results,
-        pareto=tuple(candidate_of(question, space, row) for row in found.front),
-        runner_up=lost(results, question.options.order),
-        nearest_miss=None if results else miss_of(question, space, found, tally),
+        pareto=tuple(candidate_of(space, row) for row in found.front),
+        runner_up=lost(results, space.question.options.order),
+        nearest_miss=None if results else miss_of(space, found),
     )
 
 

@@ -15,11 +15,13 @@ from mla_cost.views.parts import STYLES
 from mla_cost.views.rows import csv_text as rows_text
 from mla_cost.views.units import gib
 
+# the settings of a column each where rows differ in them, and of a line where they do not
 SETTINGS: Final = (
-    *("devices", "form", "scheme", "kernel", "value_padding", "tp", "sp", "pp", "ep", "dp"),
-    *("virtual_stages", "micro_batch", "micro_batches", "sharding", "remat"),
+    *("devices", "form", "scheme", "tp", "sp", "pp", "ep", "etp", "dp", "virtual_stages", "micro_batch"),
+    *("micro_batches", "sharding", "remat"),
 )
-SHORT: Final = {"micro_batch": "mb", "micro_batches": "x", "virtual_stages": "vpp", "value_padding": "padding"}
+SHORT: Final = {"micro_batch": "mb", "micro_batches": "x", "virtual_stages": "vpp"}
+WIDTH: Final = 120  # of a pipe
 ORDERS: Final = {
     "devices": "devices",
     "required": "required memory",
@@ -29,8 +31,10 @@ ORDERS: Final = {
 }
 SHOWN: Final = 20  # of the Pareto set
 NOTE: Final = (
-    "GiB on one rank. sent, flops: the worst stage in one optimizer step. idle: what a stage waits for its pipeline, "
-    "(pp - 1) / (vpp x micro-batches + pp - 1). Time is not predicted: links, kernels and overlap are not priced."
+    "GiB on one rank; what fits comes before what is tight. sent, Tflop: the worst stage in one optimizer step. mb, x: "
+    "sequences of a micro-batch, and how many of those. idle: the share of a pipeline's schedule that a stage waits, "
+    "(pp - 1) / (vpp x micro-batches + pp - 1). alike: more candidates with the same figures. Time is not predicted: "
+    "links, kernels and overlap are not priced."
 )
 
 
@@ -48,7 +52,7 @@ def search_table(found: Mapping[str, Any], *, pareto: bool = False) -> Renderabl
     return Group(*parts)
 
 
-def search_text(found: Mapping[str, Any], width: int = 100) -> str:
+def search_text(found: Mapping[str, Any], width: int = WIDTH) -> str:
     """The answer as plain text without colour codes."""
     file = io.StringIO()
     Console(file=file, width=width, no_color=True, force_terminal=False).print(search_table(found), highlight=False)
@@ -59,7 +63,7 @@ def show(found: Mapping[str, Any], *, pareto: bool = False) -> None:
     """Print the answer to a terminal or a pipe."""
     console = Console()
     if not console.is_terminal:
-        console.width = max(console.width, 100)
+        console.width = max(console.width, WIDTH)
     console.print(search_table(found, pareto=pareto), highlight=False)
 
 
@@ -82,37 +86,43 @@ def _heading(found: Mapping[str, Any]) -> Iterator[str]:
         f"profile {inputs['profile']}; "
         + ", ".join(f"{axis} at most {most}" for axis, most in inputs["limits"].items())
     )
-    order = ", then ".join(ORDERS[name] for name in inputs["by"])
+    ranking = [name for name in inputs["by"] if name != "devices" or len(inputs["devices"]) > 1]
+    order = ", then ".join(ORDERS[name] for name in ranking)
     yield f"{found['candidates']:,} candidates: {counts or 'none is legal'}. In order of fewest {order}."
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
     """The rows; what all of them have in common is told in a line."""
     varying = [name for name in SETTINGS if len({row[name] for row in rows}) > 1]
-    same = ", ".join(f"{name} {rows[0][name]}" for name in SETTINGS if name not in varying)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for name in varying:
         number = isinstance(rows[0][name], int)
-        table.add_column(SHORT.get(name, name), justify="right" if number else "left", overflow="fold")
-    for name in ("required", "left", "sent", "Tflop", "idle"):
+        table.add_column(SHORT.get(name, name), justify="right" if number else "left", no_wrap=True)
+    for name in ("required", "left", "sent", "Tflop", "idle", "alike"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in rows:
-        table.add_row(*(str(row[name]) for name in varying), *_figures(row), _status(row))
+        table.add_row(*(str(row[name]) for name in varying), *_figures(row), Text(row["status"], STYLES[row["status"]]))
     yield table
-    if same:
-        yield Text(f"{'All have' if len(rows) > 1 else 'It has'} {same}.")
+    yield Text(_same(rows, [name for name in SETTINGS if name not in varying]))
+
+
+def _same(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """What all rows have, and the kernel of each form."""
+    kernels = dict.fromkeys(f"{row['kernel']}{_padded(row)} for {row['form']}" for row in rows)
+    found = ", ".join([*(f"{name} {rows[0][name]}" for name in names), f"kernel {', '.join(kernels)}"])
+    return f"{'All have' if len(rows) > 1 else 'It has'} {found}."
+
+
+def _padded(row: Mapping[str, Any]) -> str:
+    return "" if row["value_padding"] == "none" else f" with value_padding {row['value_padding']}"
 
 
 def _figures(row: Mapping[str, Any]) -> Iterator[str]:
     yield from (gib(row[name]) for name in ("required_bytes", "headroom_bytes", "wire_bytes"))
     yield f"{row['flops'] / 1e12:,.0f}"
     yield f"{100 * row['idle']:.0f} %"
-
-
-def _status(row: Mapping[str, Any]) -> Text:
-    more = f", and {row['alike']:,} alike" if row["alike"] else ""
-    return Text.assemble((row["status"], STYLES[row["status"]]), more)
+    yield f"+{row['alike']:,}" if row["alike"] else ""
 
 
 def _front(rows: Sequence[Any]) -> str:
@@ -140,7 +150,7 @@ def _ruled(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
     yield Text("Ruled out", style="bold")
     table = Table.grid(padding=(0, 1, 0, 0))
     for justify in ("right", "left", "left", "left"):
-        table.add_column(justify=justify)  # type: ignore[arg-type]  # one of the words that rich takes
+        table.add_column(justify=justify)
     for row in rows:
-        table.add_row(f"{row['count']:,}", row["of"], row["rule"], f"e.g. {row['example']}")
+        table.add_row(f"{row['number']:,}", row["of"], row["rule"], f"e.g. {row['example']}")
     yield table
