@@ -31,15 +31,19 @@ def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it
 
 def model_verdict(device: DeviceConfig, settings: PlanSettings, point: Point, peak: int) -> Verdict:
     """The same for the worst stage of a whole model, with a communicator for every axis of more than one rank."""
-    groups = {
+    what = ("the worst stage", "fits")
+    return _verdict(device, settings, point, peak=peak, what=what, groups=communicators(settings), options=None)
+
+
+def communicators(settings: PlanSettings) -> dict[str, int]:
+    """The ranks of every communicator of the model scope."""
+    return {
         "tp": settings.tp,
         "sp": settings.sp,
         "pp": settings.pp,
         "ep": settings.ep,
         "dp x sp": settings.dp * settings.sp,
     }
-    what = ("the worst stage", "fits")
-    return _verdict(device, settings, point, peak=peak, what=what, groups=groups, options=None)
 
 
 def _verdict(

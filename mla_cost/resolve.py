@@ -145,9 +145,19 @@ def _policy(wanted: str, profile: Profile) -> str:
 
 def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
     """What layers need beside attention: tp and its local widths, the vocabulary, and the experts of one rank."""
+    return {**layer_sizes(model, settings), **token_values(model, settings.ep, layer_rows(settings))}
+
+
+def layer_rows(settings: Any) -> Any:
+    """Positions of one rank outside the regions of tensor parallelism, all sequences of a micro-batch together."""
+    return settings.seq_len // settings.sp // settings.tp * settings.micro_batch
+
+
+def layer_sizes(model: ModelConfig, settings: Any) -> dict[str, Any]:
+    """As `layer_values` but for tokens; the settings' numbers may be arrays, for then so are the sizes."""
     from mla_cost.states import padded_vocabulary  # only the model scope needs the arithmetic of states
 
-    tp, rows = settings.tp, settings.seq_len // settings.sp // settings.tp * settings.micro_batch
+    tp, rows = settings.tp, layer_rows(settings)
     width, experts = model.moe_intermediate_size or 0, model.num_routed_experts or 0
     sent = rows * (model.num_experts_per_token or 0)
     return {
@@ -163,11 +173,10 @@ def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
         "g": width // settings.etp,
         "m": (model.num_shared_experts or 0) * width // tp,
         "j": model.dims.hidden // tp,
-        **_tokens(model, settings, rows),
     }
 
 
-def _tokens(model: ModelConfig, settings: PlanSettings, tokens: int) -> dict[str, int]:
+def token_values(model: ModelConfig, ep: int, tokens: int) -> dict[str, int]:
     """Tokens that one rank's experts receive where a token travels once to every rank that it chose an expert of.
 
     Choices are taken as drawn evenly from all experts; limits on groups of experts would make fewer.
@@ -175,10 +184,10 @@ def _tokens(model: ModelConfig, settings: PlanSettings, tokens: int) -> dict[str
     experts, chosen = model.num_routed_experts or 0, model.num_experts_per_token or 0
     if not experts:
         return {"D": 0, "a": 0}
-    own = experts // settings.ep
+    own = experts // ep
     missed = Fraction(comb(max(0, experts - own), chosen), comb(experts, chosen)) if chosen <= experts else Fraction(0)
-    arrived = ceil(tokens * settings.ep * (1 - missed))
-    return {"D": arrived, "a": -(-arrived // settings.ep)}
+    arrived = ceil(tokens * ep * (1 - missed))
+    return {"D": arrived, "a": -(-arrived // ep)}
 
 
 def _profile(form: str, scheme: Scheme, kernel: Kernel, settings: PlanSettings, layer: str) -> Profile:

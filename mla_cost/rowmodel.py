@@ -65,7 +65,7 @@ def result_row(result: Result, other_memory: int = 0) -> dict[str, Any]:
         "backward_payload_bytes": traffic.backward.payload_bytes,
         "forward_wire_bytes": sent[0],
         "backward_wire_bytes": sent[1],
-        "wire_bytes": None if sent[0] is None or sent[1] is None else sent[0] + sent[1],
+        "wire_bytes": None if sent[0] is None else sum(call.wire_bytes for call in traffic.collectives),
         "required_bytes": None if allocated is None else allocated + other_memory,
         "usable_bytes": verdict.usable_bytes if verdict is not None else None,
         "headroom_bytes": verdict.headroom_bytes if verdict is not None else None,

@@ -6,7 +6,7 @@ among it, so a chunk's peak is the largest of (what the layers before it keep) +
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mla_cost.config import ModelConfig
@@ -90,13 +90,17 @@ class Segments:
         return self._known[layer]
 
     def chunk(self, chunk: Chunk) -> ChunkCost:
-        """The segments of a chunk in order: embedding, layers, MTP modules with their losses, the head."""
+        """The segments of a chunk in order."""
+        return chunk_cost([self.of(name) for name in self.names(chunk)])
+
+    def names(self, chunk: Chunk) -> list[str]:
+        """The declarations that a chunk runs, in order: embedding, layers, MTP modules with their losses, the head."""
         names = ["embedding"] * chunk.embedding
         names += [self.layer(self.kinds[index]) for index in chunk.layers]
         last = self.layer(self.kinds[-1])
         names += ["mtp_input", last, "head"] * chunk.num_mtp
         names += ["head"] * chunk.loss
-        return chunk_cost([self.of(name) for name in names])
+        return names
 
     @staticmethod
     def layer(kind: LayerKind) -> str:
@@ -138,11 +142,12 @@ class StageActivations(NamedTuple):
 
 def activations(parallel: Parallel, stage: int, chunks: Sequence[ChunkCost]) -> StageActivations:
     """The worst moment of the schedule: all but one micro-batch of a chunk kept, that one at the chunk's own peak."""
-    return max(_moments(in_flight_mixes(parallel, stage), chunks), key=lambda moment: moment.bytes)
+    return max(moments(parallel, stage, chunks), key=lambda moment: moment.bytes)
 
 
-def _moments(mixes: Iterable[tuple[int, ...]], chunks: Sequence[ChunkCost]) -> Iterable[StageActivations]:
-    for mix in mixes:
+def moments(parallel: Parallel, stage: int, chunks: Sequence[ChunkCost]) -> Iterator[StageActivations]:
+    """Every moment that can be the worst, in order. Bytes enter as sums and multiples only."""
+    for mix in in_flight_mixes(parallel, stage):
         kept = sum(count * chunk.kept for count, chunk in zip(mix, chunks, strict=True))
         for count, chunk in zip(mix, chunks, strict=True):
             if count:

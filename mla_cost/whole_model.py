@@ -9,6 +9,8 @@ from mla_cost import fit
 from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.cost import Key
 from mla_cost.engine import DTYPE_BYTES
+from mla_cost.evaluate import FENCE, FenceError
+from mla_cost.figures import too_large
 from mla_cost.parallel import Chunk, Parallel, problems, stages
 from mla_cost.parameters import refusal
 from mla_cost.pricing import flop_count, illegal
@@ -61,12 +63,17 @@ def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings
 
 def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> Result:
     try:
-        chosen, why, costs = evaluated(model, device, form, settings)
+        return _priced(model, device, form, settings)
     except Illegal as error:
         return illegal(device, form, settings, str(error))
+
+
+def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> Result:
+    chosen, why, costs = evaluated(model, device, form, settings)
     worst = max(costs, key=lambda cost: cost.peak)
     point = worst.costs[0].segments[-1].point
-    memory = _memory(costs, worst)
+    memory, sent = _memory(costs, worst), _communication(model, worst, chosen)
+    _require_exact(worst, sent)
     return Result(
         device=device.name if device else None,
         scope=settings.scope,
@@ -77,12 +84,26 @@ def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: P
         settings=_settings(chosen, point.key),
         key=point.key.facts.words(),
         memory=memory,
-        communication=_communication(model, worst, chosen),
+        communication=sent,
         flops=_flops(worst, chosen),
         compared_to_explicit=(),
         verdict=fit.model_verdict(device, chosen, point, memory.allocated_peak_bytes or 0) if device else None,
         notes=(*why, *PROFILES[settings.profile].notes, PARTS),
     )
+
+
+def _require_exact(worst: Cost, sent: Communication) -> None:
+    """Refuse sums that not every evaluator would give exactly; every part of them is below the fence already.
+
+    Raises:
+        Illegal: the peak, or the payload or wire bytes of one optimizer step, reach 2^53.
+
+    """
+    payload = sum(call.payload_bytes for call in sent.collectives)
+    wire = sum(call.wire_bytes for call in sent.collectives)
+    for what, amount in (("the worst stage holds", worst.peak), ("a rank sends in one step", max(payload, wire))):
+        if amount >= FENCE:
+            raise too_large(FenceError(f"{what} {amount} bytes"))
 
 
 def evaluated(
@@ -150,6 +171,19 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
         Illegal: the model's layers cannot be counted, the degrees do not divide it, or a program does not exist.
 
     """
+    parallel, keeping = checked(model, settings), state_settings(settings)
+    segments = Segments(model, form, settings, family)
+    laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
+    return [_cost(model, parallel, keeping, segments, at, chunks) for at, chunks in enumerate(laid_out)]
+
+
+def checked(model: ModelConfig, settings: PlanSettings) -> Parallel:
+    """The degrees, where a model's layers can be counted and the degrees divide it.
+
+    Raises:
+        Illegal: what is refused before any layer is priced, and the way out.
+
+    """
     uncounted = refusal(model)
     if uncounted is not None:
         raise Illegal(f"{uncounted}; --scope attention prices its MLA block")
@@ -157,12 +191,8 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
     wrong = problems(parallel, shape_of(model, keeping, seq_len=settings.seq_len, micro_batch=settings.micro_batch))
     if wrong:
         raise Illegal(wrong[0].text)
-    if model.num_routed_experts and settings.etp > 1:
-        raise Illegal("etp above 1 is not priced yet; use etp 1 with a larger ep")
-    _require_profile(settings)
-    segments = Segments(model, form, settings, family)
-    laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
-    return [_cost(model, parallel, keeping, segments, at, chunks) for at, chunks in enumerate(laid_out)]
+    require(model, settings)
+    return parallel
 
 
 def _cost(
@@ -179,13 +209,15 @@ def _cost(
     return Cost(at, chunks, costs, states(held, parallel, keeping), active, _standing(costs, segments.profile))
 
 
-def _require_profile(settings: PlanSettings) -> None:
+def require(model: ModelConfig, settings: PlanSettings) -> None:
     """Settings that only an implementation has belong to its profile, and some exclude each other.
 
     Raises:
         Illegal: naming the setting and what to change.
 
     """
+    if model.num_routed_experts and settings.etp > 1:
+        raise Illegal("etp above 1 is not priced yet; use etp 1 with a larger ep")
     own = PROFILES[settings.profile].texts
     for field in () if own else IMPLEMENTATION:
         if getattr(settings, field) != PlanSettings.model_fields[field].default:

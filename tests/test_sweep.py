@@ -16,11 +16,13 @@ import pytest
 from hypothesis import strategies as st
 
 import mla_cost
+from mla_cost.arrays import codes, matrices
+from mla_cost.arrays.matrices import fold
 from mla_cost.cli import main
 from mla_cost.evaluate import FENCE
 from mla_cost.rowmodel import plan_rows
 from mla_cost.sweeping import cores, price
-from mla_cost.sweeping.moments import fold, rows
+from mla_cost.sweeping.moments import rows
 from mla_cost.sweeping.output import save
 
 DEVICES = ("910b-64gb", "a100-80gb", "h100-80gb", "mi300x")
@@ -115,13 +117,13 @@ def fixed_values(**varying):
 def test_which_arithmetic_is_used_and_that_it_is_exact(monkeypatch):
     """Double precision, and only because every coefficient is whole and not negative."""
     seen = []
-    product = price._product
+    product = matrices.multiplied
 
     def watched(coefficients, monomials):
         seen.append((coefficients, np.array(monomials)))
         return np.array(product(coefficients, monomials))
 
-    monkeypatch.setattr(price, "_product", watched)
+    monkeypatch.setattr(matrices, "multiplied", watched)
     mla_cost.sweep(over={"seq_len": range(4096, 2**20, 4096), "layers": [1, 60]}, **BASE).to_numpy(workers=1)
     assert seen
     for coefficients, monomials in seen:
@@ -142,7 +144,7 @@ def test_which_arithmetic_is_used_and_that_it_is_exact(monkeypatch):
 def test_the_fence_is_one_comparison(coefficients, values):
     """Sums of products of whole numbers are exact below 2^53 and never seem to be below it when they are not."""
     true = sum(a * b for a, b in zip(coefficients, values, strict=True))
-    found = price._product(np.array([coefficients], float), np.array(values, float)[:, None])[0, 0]
+    found = matrices.multiplied(np.array([coefficients], float), np.array(values, float)[:, None])[0, 0]
     assert (found < FENCE) == (true < FENCE)
     if true < FENCE:
         assert int(found) == true
@@ -151,10 +153,10 @@ def test_the_fence_is_one_comparison(coefficients, values):
 def test_the_fence_refuses_and_does_not_wrap():
     study = mla_cost.sweep(over={"seq_len": [4096, 2**26, 2**30], "sp": [1, 2**7], "form": "all"}, **BASE)
     found = study.to_numpy()
-    refused = found["reason"] == price.TOO_LARGE
+    refused = found["reason"] == codes.TOO_LARGE
     assert refused.any()
-    assert (found["status"][refused] == price.ILLEGAL).all()
-    assert (found["peak_bytes"][refused] == price.MISSING).all()
+    assert (found["status"][refused] == codes.ILLEGAL).all()
+    assert (found["peak_bytes"][refused] == codes.MISSING).all()
     assert (found["peak_bytes"][~refused] < FENCE).all()
     assert "2^53" in study[int(np.flatnonzero(refused)[0])]["reason"]
 
@@ -168,14 +170,14 @@ def test_moments_are_dropped_only_where_others_reach_them():
     program = rows(point.key, (frozenset(),), False)
     values = fixed_values()
     full = np.array([np.prod([values[s] for s in m] or [1.0]) for m in program.monomials])
-    folded = fold(program, values)
+    folded = fold(*program, values)
     assert folded.monomials == ((),)
-    assert folded.matrix[folded.spans[1]].max() == (program.seen @ full).max()
+    assert folded.matrix[folded.spans[1]].max() == (program.parts[1].matrix @ full).max()
 
 
 def test_a_disagreement_is_an_error(monkeypatch):
-    top = price._top
-    monkeypatch.setattr(price, "_top", lambda moments: top(moments) + 2)
+    top = matrices.top
+    monkeypatch.setattr(matrices, "top", lambda moments: top(moments) + 2)
     with pytest.raises(ArithmeticError, match="int evaluator"):
         mla_cost.sweep(over={"seq_len": [4096]}, **BASE).to_numpy()
 

@@ -187,8 +187,8 @@ def _varying(study: Sweep) -> list[str]:
 
 
 def _stream(study: Sweep, shape: str) -> int:
+    from mla_cost.arrays.codes import ILLEGAL
     from mla_cost.sweeping import output
-    from mla_cost.sweeping.price import ILLEGAL
 
     answered = 0
     write = sys.stdout.write

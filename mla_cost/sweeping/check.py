@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from mla_cost import fit
+from mla_cost.arrays.codes import ILLEGAL, MISSING, NO_PROGRAM, NONE, REQUIREMENT, STATUSES, TOO_LARGE, UNTRAINED
 from mla_cost.config import DeviceConfig
 from mla_cost.evaluate import FENCE
 from mla_cost.figures import Figures, evaluation, figures
@@ -15,7 +16,6 @@ from mla_cost.rowmodel import BYTES, Column
 from mla_cost.settings import PlanSettings
 from mla_cost.sweeping.grid import Grid
 from mla_cost.sweeping.moments import PHASES
-from mla_cost.sweeping.price import ILLEGAL, MISSING, NO_PROGRAM, NONE, REQUIREMENT, STATUSES, TOO_LARGE, UNTRAINED
 
 _WORDS_TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
 _MOST_KEPT: Final = 100_000

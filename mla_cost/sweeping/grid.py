@@ -15,14 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost import catalog
+from mla_cost.arrays.matrices import Floats
 from mla_cost.config import AttentionDims, DeviceConfig, ModelConfig, validated
 from mla_cost.forms import FORMS
 from mla_cost.resolve import named
 from mla_cost.settings import PlanSettings
 from mla_cost.sweeping.axes import COUNTS, Axis, refuse_tensor_parallel
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 BOX: Final = 12288  # numeric points: what a box works on should stay in a core's own cache
 LEAST: Final = 1024

@@ -14,9 +14,9 @@ from typing import IO, Any, Final, Protocol
 
 import numpy as np
 
+from mla_cost.arrays.codes import ILLEGAL, NONE
 from mla_cost.errors import InputError
 from mla_cost.rowmodel import BYTES, Column
-from mla_cost.sweeping.price import ILLEGAL, NONE
 from mla_cost.sweeping.result import Chunk, Sweep, extra
 
 SUFFIXES: Final = (".csv", ".jsonl", ".parquet")

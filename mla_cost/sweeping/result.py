@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost import defaults
+from mla_cost.arrays.codes import ILLEGAL, MISSING, NONE, REASONS, STATUSES, TOO_LARGE, UNSUPPORTED, UNTRAINED
 from mla_cost.config import validated
 from mla_cost.errors import InputError, nearest, shown
 from mla_cost.fit import TIGHT
@@ -24,18 +25,7 @@ from mla_cost.sweeping import cores
 from mla_cost.sweeping.axes import Axis, axes_of, expand, is_glob
 from mla_cost.sweeping.check import Checker
 from mla_cost.sweeping.grid import Box, Choice, Grid
-from mla_cost.sweeping.price import (
-    ILLEGAL,
-    MISSING,
-    NONE,
-    REASONS,
-    STATUSES,
-    TOO_LARGE,
-    UNSUPPORTED,
-    UNTRAINED,
-    Figures,
-    Pricer,
-)
+from mla_cost.sweeping.price import Figures, Pricer
 
 if TYPE_CHECKING:
     import pandas as pd

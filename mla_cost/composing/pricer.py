@@ -1,0 +1,346 @@
+"""Prices columns of points: legal ones to layers, layers to stages, the worst stage to a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mla_cost import fit
+from mla_cost.arrays.codes import ILLEGAL, NO_PROGRAM, TOO_LARGE, UNTRAINED
+from mla_cost.arrays.matrices import Floats, Ints
+from mla_cost.composing import scalar, verdicts
+from mla_cost.composing.composed import AXES, Composed
+from mla_cost.composing.holding import STATES, Holding, groups, sums
+from mla_cost.composing.layers import Layers
+from mla_cost.composing.legality import refused, schedule_of, scheduled
+from mla_cost.composing.pipelines import Names, Stage, pipeline
+from mla_cost.composing.points import NOT_OF_LAYERS, NOT_OF_PIPELINES, Choices, Points, distinct
+from mla_cost.composing.table import Question, Table
+from mla_cost.config import DeviceConfig, ModelConfig
+from mla_cost.errors import InputError
+from mla_cost.evaluate import FENCE
+from mla_cost.kernels import KERNELS
+from mla_cost.parallel import Parallel
+from mla_cost.parameters import refusal
+from mla_cost.resolve import Illegal, layer_rows
+from mla_cost.settings import PlanSettings
+
+TILE: Final = 1 << 14  # points at once: what they need should stay near a core
+KERNEL_NAMES: Final = (*KERNELS, fit.AUTO)
+_TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
+_SMALLEST: Final = {"tp": 1, "sp": 1, "seq_len": 2}
+
+
+def price(
+    model: ModelConfig,
+    device: DeviceConfig | None,
+    form: str,
+    settings: PlanSettings,
+    columns: Mapping[str, Sequence[int | str]],
+) -> Composed:
+    """Every point of columns of one length: fields of a plan that vary; all others are as the settings have them.
+
+    Each number is what `mla_cost.plan` at the model scope prints, to the byte: `Composed.check` compares some.
+
+    Raises:
+        InputError: a field or a name that does not exist, columns of several lengths.
+
+    """
+    points = Points(settings, columns)
+    pricer = Pricer(model, device, form)
+    found = Composed(points.size, KERNEL_NAMES, pricer.told(points), pricer.expected(points))
+    for start in range(0, points.size, TILE):
+        pricer.fill(points.part(slice(start, start + TILE)), start, found)
+    return found
+
+
+class _Shared:
+    """What all questions about one model look up."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        self.holding = Holding(model)
+        self.layers = Layers()
+        self.pipelines: dict[Parallel, tuple[Stage, ...]] = {}
+
+
+@lru_cache(maxsize=16)
+def _shared(facts: str) -> _Shared:
+    return _Shared(ModelConfig.model_validate_json(facts))
+
+
+class Pricer:
+    """Prices points of one form of a model on one device."""
+
+    def __init__(self, model: ModelConfig, device: DeviceConfig | None, form: str) -> None:
+        self.model, self.device, self.form = model, device, form
+        self._shared = _shared(model.model_dump_json())
+        self._kernels: dict[str, PlanSettings] = {}
+        self._names = self._names_of()
+
+    def _names_of(self) -> Names | None:
+        """The layers of the model; None where it is refused."""
+        if refusal(self.model) is not None:
+            return None
+        try:
+            return Names(self.model, self.form)
+        except Illegal:
+            return None
+
+    # ---- refusals and the check
+
+    def told(self, points: Points) -> Any:
+        """A function from a point and its code to the words of a plan."""
+        names = self._names.names if self._names else ()
+
+        def reason(at: int, code: int) -> str:
+            if code == TOO_LARGE:
+                return _TOO_LARGE
+            return scalar.reason(self.model, self.device, self.form, points.settings(at), self.with_kernel, names)
+
+        return reason
+
+    def expected(self, points: Points) -> Any:
+        """A function from a point to its row by `plan`."""
+        return lambda at: scalar.row(self.model, self.device, self.form, points.settings(at))
+
+    def with_kernel(self, settings: PlanSettings) -> PlanSettings:
+        """The settings with a kernel in place of `auto`, as a plan chooses it; head widths alone decide.
+
+        Raises:
+            InputError: settings that name what does not exist.
+
+        """
+        if settings.kernel != fit.AUTO:
+            return settings
+        small = settings.model_copy(update=_SMALLEST)
+        key = small.model_dump_json()
+        if key not in self._kernels:
+            self._kernels[key], _ = fit.with_kernel(self.model, self.device, self.form, small)
+        chosen = self._kernels[key]
+        return settings.model_copy(update={"kernel": chosen.kernel, "value_padding": chosen.value_padding})
+
+    def _chosen(self, settings: PlanSettings) -> PlanSettings:
+        """As `with_kernel`; settings that are bad input stay as they are and are refused with their layers."""
+        try:
+            return self.with_kernel(settings)
+        except InputError:
+            return settings
+
+    # ---- numbers
+
+    def fill(self, points: Points, start: int, found: Composed) -> None:
+        """Price points and put them where they belong, from `start`."""
+        here = slice(start, start + points.size)
+        choices = points.choices(NOT_OF_LAYERS)
+        chosen = Choices(tuple(map(self._chosen, choices.settings)), choices.codes)
+        kernels = np.array([KERNEL_NAMES.index(settings.kernel) for settings in chosen.settings], np.int16)
+        code = np.full(points.size, NO_PROGRAM, np.int8) if self._names is None else refused(self.model, points)
+        alive = np.flatnonzero(code == 0)
+        if self._names is not None and len(alive):
+            some = points.part(alive)
+            tile = _Tile(self, self._names, some, Choices(chosen.settings, chosen.codes[alive]))
+            code[alive] = tile.code
+            tile.put(found, start + alive)
+        illegal = (code != 0) & (code != UNTRAINED)
+        found.reason[here] = code
+        found.status[here][illegal] = ILLEGAL
+        found.kernel[here] = kernels[chosen.codes]
+
+
+class _Worst(NamedTuple):
+    """The worst stage of every point: its place among the stages, bytes of the peak and of its parts."""
+
+    stage: Ints
+    peak: Floats
+    kept: Floats
+    active: Floats
+    standing: Floats
+    states: Floats  # a row for each of holding.STATES
+
+
+class _Tile:
+    """Points that may be priced, as far as no layer refuses them."""
+
+    def __init__(self, pricer: Pricer, names: Names, points: Points, choices: Choices) -> None:
+        self.pricer, self.shared = pricer, pricer._shared
+        question = Question(pricer.model, pricer.device, pricer.form, names.names)
+        table = Table(question, self.shared.layers, points, choices)
+        self.code: NDArray[np.int8] = table.refused[table.which]
+        self.alive: Ints = np.flatnonzero(self.code == 0)
+        self.names, self.table = names, table
+        self.points = points.part(self.alive)
+        self.which: Ints = table.which[self.alive]
+
+    def put(self, found: Composed, where: Ints) -> None:
+        """Write the numbers of what is alive. where: the rows of all points of the tile."""
+        if not len(self.alive):
+            return
+        self.stages: list[Stage] = []
+        self.groups = groups(self.points)
+        worst = self._worst()
+        sent = self._sent(worst)
+        exact = (worst.peak < FENCE) & (sum(sent["payload", "all"]) < FENCE) & (sum(sent["wire", "all"]) < FENCE)
+        self.code[self.alive[~exact]] = TOO_LARGE
+        self._write(found, where[self.alive], worst, sent, exact)
+
+    # ---- the worst stage
+
+    def _worst(self) -> _Worst:
+        size = self.points.size
+        kept, active, standing, *states = np.zeros((3 + len(STATES), size))
+        worst = _Worst(np.zeros(size, np.int64), np.full(size, -1.0), kept, active, standing, np.array(states))
+        chosen = self.points.choices(NOT_OF_PIPELINES)
+        found = distinct(chosen.codes, self.points["pp"], self.points["virtual_stages"], scheduled(self.points))
+        order = np.argsort(found.codes, kind="stable")
+        cuts = np.flatnonzero(np.diff(found.codes[order])) + 1
+        for where in np.split(order, cuts):
+            first = int(where[0])
+            settings = self.points.with_numbers(chosen.settings[chosen.codes[first]], first)
+            self._pipeline(self._stages(settings), where, worst)
+        return worst
+
+    def _stages(self, settings: PlanSettings) -> tuple[Stage, ...]:
+        alone = schedule_of(settings)
+        if alone.chunks == 1:
+            alone = alone._replace(micro_batches=min(alone.micro_batches, alone.pp))
+        known = self.shared.pipelines
+        if alone not in known:
+            known[alone] = pipeline(self.names, alone)
+        return known[alone]
+
+    def _pipeline(self, stages: Sequence[Stage], where: Ints, worst: _Worst) -> None:
+        """The points of one pipeline."""
+        moments = self.table.moments[:, self.which[where]]
+        dense = _Looked(self.groups.dense_codes[where])
+        expert = _Looked(self.groups.expert_codes[where])
+        for stage in stages:
+            held = dense.rows(lambda ranks, stage=stage: self.shared.holding.dense(stage, ranks), self.groups.dense)
+            held += expert.rows(lambda ranks, stage=stage: self.shared.holding.expert(stage, ranks), self.groups.expert)
+            self._compare(stage, where, moments, held, worst)
+
+    def _compare(self, stage: Stage, where: Ints, moments: Floats, held: Floats, worst: _Worst) -> None:
+        """Put a stage where it is worse than those before."""
+        needs = stage.needs @ moments
+        moment = needs.argmax(axis=0)
+        active = needs[moment, np.arange(len(where))]
+        present = frozenset(at for at, count in enumerate(stage.counts) if count)
+        standing = self.table.standing(present)[self.which[where]]
+        peak = active + standing + held.sum(axis=0)
+        worse = peak > worst.peak[where]
+        at = where[worse]
+        worst.peak[at], worst.active[at], worst.standing[at] = peak[worse], active[worse], standing[worse]
+        worst.states[:, at] = held[:, worse]
+        worst.kept[at] = np.einsum("pn,np->p", stage.kept[moment[worse]], moments[:, worse])
+        worst.stage[at] = len(self.stages)
+        self.stages.append(stage)
+
+    # ---- one optimizer step
+
+    def _sent(self, worst: _Worst) -> dict[tuple[str, str], list[Floats]]:
+        """Bytes by amount and axis, by amount and phase, and by amount alone (`all`): arrays to be summed."""
+        found: dict[tuple[str, str], list[Floats]] = {(amount, "all"): [] for amount in ("payload", "wire")}
+
+        def add(amount: str, axis: str, phase: str, column: Floats) -> None:
+            for key in ((amount, axis), (amount, phase), (amount, "all")):
+                found.setdefault(key, []).append(column)
+
+        times = self.points["micro_batches"].astype(np.float64)
+        counts = np.array([stage.counts for stage in self.stages], np.float64)[worst.stage].T
+        for row, each in self.table.sent.items():
+            add(row.amount, row.axis, row.phase, times * (counts * each[:, self.which]).sum(axis=0))
+        self._passed(worst, times, add)
+        self._step(worst, add)
+        return found
+
+    def _passed(self, worst: _Worst, times: Floats, add: Any) -> None:
+        """Hidden states to the next chunk and their gradients back, as `whole_model` counts them."""
+        fields = self.points.fields()
+        once = self.table.element_bytes[self.which] * layer_rows(fields) * self.pricer.model.dims.hidden
+        passes = np.array([stage.passes for stage in self.stages])[worst.stage].T * (fields.pp > 1)
+        for phase, count in zip(("forward", "backward"), passes, strict=True):
+            for amount in ("payload", "wire"):
+                add(amount, "pp", phase, times * once * count)
+
+    def _step(self, worst: _Worst, add: Any) -> None:
+        """What keeps weights equal."""
+        holding, own = self.shared.holding, self.groups
+        for ranks, codes, ask in (
+            (own.dense, own.dense_codes, holding.dense_sent),
+            (own.expert, own.expert_codes, holding.expert_sent),
+        ):
+            each = distinct(worst.stage, codes)
+            looked = [sums(ask(self.stages[worst.stage[at]], ranks[codes[at]])) for at in each.first]
+            for amount, axis in dict.fromkeys(key for found in looked for key in found):
+                column = np.array([float(found.get((amount, axis), 0)) for found in looked])[each.codes]
+                add(amount, axis, "step", column)
+
+    # ---- rows
+
+    def _write(
+        self,
+        found: Composed,
+        where: Ints,
+        worst: _Worst,
+        sent: dict[tuple[str, str], list[Floats]],
+        exact: NDArray[np.bool_],
+    ) -> None:
+        rows = where[exact]
+
+        def put(column: NDArray[Any], values: Any) -> None:
+            column[rows] = values[exact]
+
+        def total(*key: str) -> Any:
+            return sum(sent.get((key[0], key[1]), []), start=np.zeros(len(where)))
+
+        weights, gradients, optimizer, _ = worst.states
+        put(found.peak_bytes, worst.peak)
+        put(found.state_bytes, worst.states.sum(axis=0))
+        put(found.weight_bytes, weights)
+        put(found.gradient_bytes, gradients)
+        put(found.optimizer_bytes, optimizer)
+        put(found.standing_bytes, worst.standing)
+        put(found.kept_bytes, worst.kept)
+        put(found.working_bytes, worst.active - worst.kept)
+        put(found.wire_bytes, total("wire", "all"))
+        put(found.forward_payload_bytes, total("payload", "forward"))
+        put(found.backward_payload_bytes, total("payload", "backward"))
+        put(found.forward_wire_bytes, total("wire", "forward"))
+        put(found.backward_wire_bytes, total("wire", "backward"))
+        for axis in AXES:
+            put(found.wire_by_axis[axis], total("wire", axis))
+        put(found.worst_stage, np.array([stage.stage for stage in self.stages])[worst.stage])
+        for column, flops in zip((found.flops_model, found.flops_executed), self._flops(worst), strict=True):
+            put(column, flops)
+        self._judge(found, where, worst, exact)
+
+    def _flops(self, worst: _Worst) -> Floats:
+        counts = np.array([stage.counts for stage in self.stages], np.float64)[worst.stage].T
+        found: Floats = (counts * self.table.flops[:, :, self.which]).sum(axis=1) * self.points["micro_batches"]
+        return found
+
+    def _judge(self, found: Composed, where: Ints, worst: _Worst, exact: NDArray[np.bool_]) -> None:
+        device, rows = self.pricer.device, where[exact]
+        required = worst.peak[exact].astype(np.int64) + verdicts.other_memory(self.points)[exact]
+        free = verdicts.usable(self.points, device)[exact]
+        trained = self.table.trained[self.which][exact]
+        found.required_bytes[rows], found.usable_bytes[rows] = required, free
+        if device is not None:
+            found.headroom_bytes[rows] = free - required
+        found.status[rows] = verdicts.statuses(free - required, free, trained, device)
+        self.code[self.alive[exact]] = np.where(trained, 0, UNTRAINED)
+
+
+class _Looked:
+    """The rows of points, each distinct one looked up once."""
+
+    def __init__(self, codes: Ints) -> None:
+        self.different, self.codes = np.unique(codes, return_inverse=True)
+
+    def rows(self, ask: Any, ranks: Sequence[Any]) -> Floats:
+        """The columns of an answer for the ranks that there are, one for each point."""
+        found: Floats = ask([ranks[at] for at in self.different])
+        return found[self.codes].T

@@ -1,0 +1,175 @@
+"""The layers of a model at every distinct point that decides them: structural keys one by one, points all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mla_cost import fit
+from mla_cost.arrays.codes import NO_PROGRAM, REQUIREMENT, TOO_LARGE
+from mla_cost.arrays.matrices import Floats, Ints
+from mla_cost.arrays.requirements import fails
+from mla_cost.composing.layers import Asked, Layer, Layers, Sent, compiled, others
+from mla_cost.composing.points import Choices, Points, distinct
+from mla_cost.composing.symbols import TOKENS, Symbols, structure, symbols, tokens
+from mla_cost.config import DeviceConfig, ModelConfig
+from mla_cost.engine import DTYPE_BYTES
+from mla_cost.errors import InputError
+from mla_cost.profiles import PROFILES
+from mla_cost.program import ProgramError
+from mla_cost.resolve import Illegal, Point, resolve, scheme_of
+from mla_cost.settings import PlanSettings
+from mla_cost.whole_model import WITH_EXPERTS
+from mla_cost.workspace import kinds_of
+
+_DECIDE = ("seq_len", "micro_batch", "sp", "tp", "ep", "etp", "vocab_multiple", "imbalance_percent")
+
+
+class Question(NamedTuple):
+    """What all points have in common. names: the declarations that the model's layers run."""
+
+    model: ModelConfig
+    device: DeviceConfig | None
+    form: str
+    names: tuple[str, ...]
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kernel workspace that counts."""
+        return kinds_of(self.device.family if self.device else "none")
+
+
+class Table:
+    """Figures of layers, a column for each distinct point. Bytes and flops of one micro-batch.
+
+    moments: what each layer keeps, then its own peak. flops: model, executed. sent: by kind. refused: `arrays.codes`.
+    element_bytes: of activations. which: the column of each of the points.
+    """
+
+    def __init__(self, question: Question, layers: Layers, points: Points, choices: Choices) -> None:
+        self.question = question
+        self._layers = layers
+        found = distinct(choices.codes, *(points[name] for name in _DECIDE))
+        self.which: Ints = found.codes
+        self._first = found.first
+        self._choices = Choices(choices.settings, choices.codes[found.first])
+        names, size = len(question.names), len(found.first)
+        self.moments: Floats = np.zeros((2 * names, size))
+        self.flops: Floats = np.zeros((2, names, size))
+        self.sent: dict[Sent, Floats] = {}
+        self.refused: NDArray[np.int8] = np.zeros(size, np.int8)
+        self.trained: NDArray[np.bool_] = np.ones(size, bool)
+        self._stood: dict[int, list[tuple[str, Floats, Floats, int]]] = {}
+        self._standing: dict[frozenset[int], Floats] = {}
+        self._fill(points)
+
+    # ---- structural groups
+
+    def _fill(self, points: Points) -> None:
+        fields = points.fields(self._first)
+        known = symbols(self.question.model, fields)
+        self._require(known)
+        code = structure(known.own, fields)
+        for where in _groups(distinct(self._choices.codes, code).codes, self.refused == 0):
+            settings = points.with_numbers(self._settings(where), int(self._first[where[0]]))
+            try:
+                self._group(settings, known, fields, where)
+            except (Illegal, InputError, ProgramError):
+                self.refused[where] = NO_PROGRAM
+
+    def _settings(self, where: Ints) -> PlanSettings:
+        code: int = self._choices.codes[where[0]]
+        return self._choices.settings[code]
+
+    def _require(self, known: Symbols) -> None:
+        """Refuse what schemes do not divide, or do not move."""
+        sizes = {**known.shared, **known.own}
+        for at, settings in enumerate(self._choices.settings):
+            mine = self._choices.codes == at
+            try:
+                scheme = scheme_of(self.question.form, settings.scheme)
+            except Illegal:
+                self.refused[mine] = NO_PROGRAM
+                continue
+            for need in scheme.requires:
+                self.refused[mine & fails(need, sizes)] = REQUIREMENT
+
+    def _group(self, settings: PlanSettings, known: Symbols, fields: Any, where: Ints) -> None:
+        """The points of one structural key."""
+        points = [self._resolved(settings, name) for name in self.question.names]
+        programs = [compiled(Asked(point.key, self.question.kinds, settings.causal)) for point in points]
+        values = known.floats(where)
+        values |= others(values)
+        if any(TOKENS.intersection(monomial) for program in programs for monomial in program.monomials):
+            values |= {name: column[where] for name, column in tokens(self.question.model, fields).items()}
+        always = {name: float(value) for name, value in known.shared.items()}
+        for at, program in enumerate(programs):
+            self._put(at, where, self._layers.at(program, always, values, len(where)))
+        self.trained[where] = self._trains(settings, points[-1])
+
+    def _resolved(self, settings: PlanSettings, name: str) -> Point:
+        point = resolve(self.question.model, self.question.form, settings, name)
+        return point._replace(key=point.key._replace(input_held=False))
+
+    def _trains(self, settings: PlanSettings, point: Point) -> bool:
+        device = self.question.device
+        return device is None or fit.model_verdict(device, settings, point, 0).status != "unsupported"
+
+    def _put(self, at: int, where: Ints, found: Layer) -> None:
+        names, size = self.flops.shape[1:]
+        self.moments[at, where], self.moments[names + at, where] = found.kept, found.peak
+        self.flops[:, at, where] = found.flops
+        for row, amount in found.sent.items():
+            self.sent.setdefault(row, np.zeros((names, size)))[at, where] = amount
+        self.refused[where[~found.exact]] = TOO_LARGE
+        for name, outer, inner, element in found.standing:
+            whole = np.zeros((2, size))
+            whole[:, where] = outer, inner
+            self._stood.setdefault(at, []).append((name, whole[0], whole[1], element))
+
+    # ---- what stands
+
+    def standing(self, names: frozenset[int]) -> Floats:
+        """What stands for the whole run of a stage of these layers. Bytes, a column for each distinct point."""
+        if names not in self._standing:
+            self._standing[names] = self._tensors(names) + self._allowed(names)
+        return self._standing[names]
+
+    def _tensors(self, names: frozenset[int]) -> Floats:
+        """Tensors once for each name and shape, as `whole_model` counts them."""
+        total: Floats = np.zeros(self.flops.shape[2])
+        seen: dict[str, list[tuple[Floats, Floats]]] = {}
+        for at in names:
+            for name, outer, inner, element in self._stood.get(at, ()):
+                before = seen.setdefault(name, [])
+                new = ~np.any([(outer == o) & (inner == i) for o, i in before] or [np.zeros(len(outer), bool)], axis=0)
+                total += np.where(new, outer * inner * element, 0)
+                before.append((outer, inner))
+        return total
+
+    def _allowed(self, names: frozenset[int]) -> Floats:
+        """What the profile is budgeted."""
+        experts = any(self.question.names[at] in WITH_EXPERTS for at in names)
+        each = [
+            sum(item.bytes for item in PROFILES[settings.profile].allowances if experts or not item.with_experts)
+            for settings in self._choices.settings
+        ]
+        found: Floats = np.array(each, np.float64)[self._choices.codes] * bool(names)
+        return found
+
+    @property
+    def element_bytes(self) -> Floats:
+        """Bytes of an element of activations at each distinct point."""
+        each = [DTYPE_BYTES[settings.dtype] for settings in self._choices.settings]
+        return np.array(each, np.float64)[self._choices.codes]
+
+
+def _groups(codes: Ints, alive: Any) -> Iterator[Ints]:
+    """The places of each code among those alive."""
+    places = np.flatnonzero(alive)
+    order = places[np.argsort(codes[places], kind="stable")]
+    cuts = np.flatnonzero(np.diff(codes[order])) + 1
+    yield from (part for part in np.split(order, cuts) if len(part))
