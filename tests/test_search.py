@@ -286,7 +286,9 @@ def test_the_runner_up_lost_by_what_the_figures_say(tiny):
 
 
 def test_another_profile_has_its_policies_and_refusals(tiny):
-    found = mla_cost.search(tiny, DEVICE, devices=2, global_batch=2, seq_len=64, profile="megatron", top=1000)
+    found = mla_cost.search(
+        tiny, DEVICE, devices=2, global_batch=2, seq_len=64, profile="megatron", sp=1, pp=1, top=1000
+    )
     assert {row.form for row in found.results} == {"explicit"}
     assert {"mla_up_proj", "layernorm", "moe_act"} <= {row.remat for row in found.results}
     refused = {row.rule: row for row in found.ruled_out if row.of == "candidates"}

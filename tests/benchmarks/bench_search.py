@@ -13,13 +13,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, Final
 
 from tests.benchmarks.figure import Figure
 
 RUNS = 3
 BUDGET_SECONDS = 10
 LEAST = 100_000
-QUESTION = {"model": "deepseek-v3", "device": "h800-80gb", "devices": 256, "global_batch": 2048, "seq_len": 4096}
+QUESTION: Final[dict[str, Any]] = {
+    "model": "deepseek-v3",
+    "device": "h800-80gb",
+    "devices": 256,
+    "global_batch": 2048,
+    "seq_len": 4096,
+}
 
 
 def once() -> dict[str, float]:
