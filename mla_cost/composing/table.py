@@ -16,6 +16,7 @@ from mla_cost.composing.layers import Asked, Layer, Layers, Sent, compiled, othe
 from mla_cost.composing.points import Choices, Points, distinct
 from mla_cost.composing.symbols import TOKENS, Symbols, structure, symbols, tokens
 from mla_cost.config import DeviceConfig, ModelConfig
+from mla_cost.cost import reduced
 from mla_cost.engine import DTYPE_BYTES
 from mla_cost.errors import InputError
 from mla_cost.profiles import PROFILES
@@ -100,7 +101,7 @@ class Table:
     def _group(self, settings: PlanSettings, known: Symbols, fields: Any, where: Ints) -> None:
         """The points of one structural key."""
         points = [self._resolved(settings, name) for name in self.question.names]
-        programs = [compiled(Asked(point.key, self.question.kinds, settings.causal)) for point in points]
+        programs = [compiled(Asked(reduced(point.key), self.question.kinds, settings.causal)) for point in points]
         values = known.floats(where)
         values |= others(values)
         if any(TOKENS.intersection(monomial) for program in programs for monomial in program.monomials):
