@@ -291,8 +291,9 @@ def _widths(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
 
 def _experts(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
     if not shape.num_experts:
-        if parallel.ep > 1:
-            yield Problem("ep", f"ep is {parallel.ep}, but the model has no routed experts", "change ep to 1")
+        for field, degree in (("ep", parallel.ep), ("etp", parallel.etp)):
+            if degree > 1:
+                yield Problem(field, f"{field} is {degree}, but the model has no routed experts", f"change {field} to 1")
         return
     yield from _divides("ep", parallel.ep, "experts", shape.num_experts)
     ranks, expert = parallel.stage_ranks, parallel.ep * parallel.etp

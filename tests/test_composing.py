@@ -36,12 +36,12 @@ def pick(*values):
 SIZES = {  # most of these divide: a point that is refused checks little
     "seq_len": pick(64, 4096, 16384, 131072, 2**24, 4104, 2),
     "micro_batch": pick(1, 2, 3),
-    "sp": pick(1, 2, 8, 3),
-    "tp": pick(1, 2, 8),
-    "pp": pick(1, 3, 9, 61, 2),
-    "ep": pick(1, 2, 8, 64),
-    "etp": pick(1, 1, 1, 2),
-    "dp": pick(64, 8, 1),
+    "sp": pick(1, 1, 2, 8, 3),
+    "tp": pick(1, 2, 4),
+    "pp": pick(1, 1, 0, -1, 5),  # 0: the least that divides the layers; -1: the most
+    "ep": pick(1, 1, 2, 8, 64),
+    "etp": pick(1, 1, 1, 1, 2),
+    "dp": pick(1, 2, 7),  # times ep, so that experts divide
     "micro_batches": pick(1, 2, 8, 30, 1000),
     "virtual_stages": pick(1, 1, 1, 3),
     "vocab_multiple": pick(128, 1),
@@ -51,11 +51,11 @@ WAYS = {
     "sharding": pick("ddp", "distributed", "zero1", "zero2"),
     "gradient_dtype": pick("fp32", "bf16"),
     "moment_dtype": pick("fp32", "bf16"),
-    "remat": pick("none", "full", "layernorm", "core_attn", "mlp+core_attn", "mla_up_proj+moe_act"),
+    "remat": pick("none", "full", "core_attn", "mlp+core_attn", "moe", "layernorm"),
     "kernel": pick("auto", "eager", "flash", "eager-bmm", "npu-fusion"),
     "dtype": pick("bf16", "bf16", "fp32"),
     "scheme": pick(None, None, "kv-gather"),
-    "dispatcher": pick("alltoall", "alltoall", "deepep"),
+    "dispatcher": pick("alltoall", "alltoall", "alltoall", "deepep"),
     "main_weights": pick("fp32", "fp32", "remainders"),
     "causal": pick(True, False),
 }
@@ -76,9 +76,20 @@ def points(ways: dict[str, Any]):
     return st.lists(st.fixed_dictionaries(SIZES | ways), min_size=1, max_size=6)
 
 
-def equal_to_plans(rows, **fixed):
-    found = priced({name: [row[name] for row in rows] for name in rows[0]}, **fixed)
-    require_plans(found)
+def columns_of(rows, model):
+    facts = catalog.model(model)
+    layers = facts.num_layers or 1
+    least = next(pp for pp in range(2, layers + 1) if layers % pp == 0)
+    found = []
+    for row in rows:
+        ep = row["ep"] if facts.num_routed_experts else 1
+        pp = {0: least, -1: layers}.get(row["pp"], row["pp"])
+        found.append(row | {"ep": ep, "dp": row["dp"] * ep, "pp": pp})
+    return {name: [row[name] for row in found] for name in rows[0]}
+
+
+def equal_to_plans(rows, model, **fixed):
+    require_plans(priced(columns_of(rows, model), model, **fixed))
 
 
 @hypothesis.settings(max_examples=25)
@@ -87,7 +98,13 @@ def test_equal_to_plan_to_the_byte(rows, fixed, uneven):
     equal_to_plans(rows, **fixed, **uneven)
 
 
-MEGATRON = WAYS | {"kernel": pick("flash"), "dtype": pick("bf16"), "scheme": pick(None)}
+MEGATRON = WAYS | {
+    "kernel": pick("flash"),
+    "dtype": pick("bf16"),
+    "scheme": pick(None),
+    "dispatcher": pick("alltoall", "deepep"),
+    "remat": pick("none", "full", "layernorm", "core_attn", "mla_up_proj+moe_act"),
+}
 
 
 @hypothesis.settings(max_examples=15)

@@ -143,8 +143,8 @@ class Pricer:
         if self._names is not None and len(alive):
             some = points.part(alive)
             tile = _Tile(self, self._names, some, Choices(chosen.settings, chosen.codes[alive]))
-            code[alive] = tile.code
             tile.put(found, start + alive)
+            code[alive] = tile.code
         illegal = (code != 0) & (code != UNTRAINED)
         found.reason[here] = code
         found.status[here][illegal] = ILLEGAL
