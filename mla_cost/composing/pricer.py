@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost import fit
-from mla_cost.arrays.codes import ILLEGAL, NO_PROGRAM, TOO_LARGE, UNTRAINED
+from mla_cost.arrays.codes import ILLEGAL, KERNEL_NAMES, NO_PROGRAM, TOO_LARGE, UNTRAINED
 from mla_cost.arrays.matrices import Floats, Ints
 from mla_cost.composing import scalar, verdicts
 from mla_cost.composing.composed import AXES, Composed
@@ -23,14 +23,12 @@ from mla_cost.composing.table import Question, Table
 from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.errors import InputError
 from mla_cost.evaluate import FENCE
-from mla_cost.kernels import KERNELS
 from mla_cost.parallel import Parallel
 from mla_cost.parameters import refusal
-from mla_cost.resolve import Illegal, layer_rows
+from mla_cost.resolve import Illegal, layer_rows, named
 from mla_cost.settings import PlanSettings
 
 TILE: Final = 1 << 14  # points at once: what they need should stay near a core
-KERNEL_NAMES: Final = (*KERNELS, fit.AUTO)
 _TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
 _SMALLEST: Final = {"tp": 1, "sp": 1, "seq_len": 2}
 
@@ -40,7 +38,7 @@ def price(
     device: DeviceConfig | None,
     form: str,
     settings: PlanSettings,
-    columns: Mapping[str, Sequence[int | str]],
+    columns: Mapping[str, Sequence[int | str] | NDArray[Any]],
 ) -> Composed:
     """Every point of columns of one length: fields of a plan that vary; all others are as the settings have them.
 
@@ -137,7 +135,6 @@ class Pricer:
         here = slice(start, start + points.size)
         choices = points.choices(NOT_OF_LAYERS)
         chosen = Choices(tuple(map(self._chosen, choices.settings)), choices.codes)
-        kernels = np.array([KERNEL_NAMES.index(settings.kernel) for settings in chosen.settings], np.int16)
         code = np.full(points.size, NO_PROGRAM, np.int8) if self._names is None else refused(self.model, points)
         alive = np.flatnonzero(code == 0)
         if self._names is not None and len(alive):
@@ -148,7 +145,19 @@ class Pricer:
         illegal = (code != 0) & (code != UNTRAINED)
         found.reason[here] = code
         found.status[here][illegal] = ILLEGAL
-        found.kernel[here] = kernels[chosen.codes]
+        found.kernel[here] = np.where(illegal, _kernels(choices), _kernels(chosen))
+
+
+def _kernels(choices: Choices) -> Any:
+    """The kernel of every point, as a place in KERNEL_NAMES.
+
+    Raises:
+        InputError: an unknown name.
+
+    """
+    place = {name: at for at, name in enumerate(KERNEL_NAMES)}
+    each = [named("kernel", settings.kernel, place) for settings in choices.settings]
+    return np.array(each, np.int16)[choices.codes]
 
 
 class _Worst(NamedTuple):
