@@ -293,7 +293,8 @@ def _experts(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
     if not shape.num_experts:
         for field, degree in (("ep", parallel.ep), ("etp", parallel.etp)):
             if degree > 1:
-                yield Problem(field, f"{field} is {degree}, but the model has no routed experts", f"change {field} to 1")
+                message = f"{field} is {degree}, but the model has no routed experts"
+                yield Problem(field, message, f"change {field} to 1")
         return
     yield from _divides("ep", parallel.ep, "experts", shape.num_experts)
     ranks, expert = parallel.stage_ranks, parallel.ep * parallel.etp

@@ -126,13 +126,24 @@ def busiest(model: ModelConfig, device: DeviceConfig | None, form: str, settings
         Illegal: as `stage_costs`.
 
     """
-    chosen, _, costs = evaluated(model, device, form, settings)
-    traffic = (_communication(model, cost, chosen).collectives for cost in costs)
-    work = (_flops(cost, chosen) for cost in costs)
+    work = stage_work(model, device, form, settings)
     return (
-        max(sum(collective.wire_bytes for collective in stage) for stage in traffic),
-        max((flops.forward.executed or 0) + (flops.backward.executed or 0) for flops in work),
+        max(sum(collective.wire_bytes for collective in sent.collectives) for sent, _ in work),
+        max((flops.forward.executed or 0) + (flops.backward.executed or 0) for _, flops in work),
     )
+
+
+def stage_work(
+    model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings
+) -> list[tuple[Communication, Flops]]:
+    """What a rank of every stage sends and runs in one optimizer step.
+
+    Raises:
+        Illegal: as `stage_costs`.
+
+    """
+    chosen, _, costs = evaluated(model, device, form, settings)
+    return [(_communication(model, cost, chosen), _flops(cost, chosen)) for cost in costs]
 
 
 def parallel_of(settings: PlanSettings) -> Parallel:

@@ -9,17 +9,16 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import mla_cost
-from mla_cost import catalog
+from mla_cost import catalog, whole_model
 from mla_cost.cli import main
 from mla_cost.forms import FORMS
-from mla_cost.results import Result
 from mla_cost.searching import Candidate, Found
 from mla_cost.searching.options import Question
 from mla_cost.searching.places import Tally, places
@@ -46,6 +45,7 @@ dims: {{hidden: 64, heads: {HEADS}, q_lora_rank: 32, kv_lora_rank: 16,
 """
 GIB = 2**30
 DEVICE = "a100-80gb"
+FIT = {"fits", "tight"}
 
 
 @pytest.fixture(scope="module")
@@ -72,21 +72,32 @@ def as_plan(found: Candidate) -> dict[str, Any]:
     return {name: given[name] for name in names}
 
 
-def planned(**asked: Any) -> Result:
-    (row,) = mla_cost.plan(scope="model", **asked).results
-    return row
+class Figures(NamedTuple):
+    """Of a plan; what it sends and runs as its levers have it: the stage that has most."""
+
+    status: str
+    required: int
+    sent: int
+    flops: int
+    usable: int
+    listed: int  # bytes sent by the stage that the plan prints
 
 
-def figures(row: Result) -> tuple[Any, ...]:
-    """Status, required bytes, bytes sent and executed flops, as a plan has them."""
-    assert row.verdict is not None
-    sent = sum(collective.wire_bytes for collective in row.communication.collectives)
-    flops = (row.flops.forward.executed or 0) + (row.flops.backward.executed or 0)
-    return row.verdict.status, row.verdict.required_bytes, sent, flops
+def planned(model: str, device: str = DEVICE, **asked: Any) -> Figures | None:
+    """The figures of a plan; None where it is illegal."""
+    (row,) = mla_cost.plan(model, device, scope="model", **asked).results
+    verdict = row.verdict
+    assert verdict is not None
+    if verdict.required_bytes is None or verdict.usable_bytes is None:
+        return None
+    settings = PlanSettings(scope="model", **{**asked, "form": (row.form,)})
+    most = whole_model.busiest(catalog.model(model), catalog.device(device), row.form, settings)
+    listed = sum(collective.wire_bytes for collective in row.communication.collectives)
+    return Figures(verdict.status, verdict.required_bytes, *most, verdict.usable_bytes, listed)
 
 
 def own(found: Candidate) -> tuple[Any, ...]:
-    return found.status, found.required_bytes, found.wire_bytes, found.flops
+    return found.status, found.required_bytes, found.sent_bytes, found.flops, found.usable_bytes
 
 
 # ---- the space: against rules typed here
@@ -158,7 +169,7 @@ def test_each_rule_is_counted_with_an_example_and_a_way_out(tiny):
 FEW: dict[str, Any] = {"sharding": ["distributed", "zero2"], "remat": ["none", "full"]}
 
 
-def brute(model: str, devices: int, batch: int, seq_len: int, **asked: Any) -> dict[tuple[Any, ...], Result]:
+def brute(model: str, devices: int, batch: int, seq_len: int, **asked: Any) -> dict[tuple[Any, ...], Figures]:
     """Every plan that is not illegal, by its settings. Where one rank has a sequence, a form's own scheme only."""
     found = {}
     pairs = [("explicit", "ulysses"), ("absorbed", "latent-gather"), ("laga", "latent-gather")]
@@ -169,9 +180,8 @@ def brute(model: str, devices: int, batch: int, seq_len: int, **asked: Any) -> d
             if sharding == "zero2" and place.pp > 1:
                 continue
             given = {**place._asdict(), "form": form, "scheme": scheme, "sharding": sharding, "remat": remat}
-            row = planned(model=model, device=DEVICE, seq_len=seq_len, **given, **asked)
-            assert row.verdict is not None
-            if row.verdict.status != "illegal":
+            row = planned(model, seq_len=seq_len, kernel="auto", **given, **asked)
+            if row is not None:
                 found[form, scheme, *place, sharding, remat] = row
     return found
 
@@ -183,7 +193,7 @@ def settings_of(found: Candidate) -> tuple[Any, ...]:
 
 
 @pytest.fixture(scope="module")
-def everything(tiny) -> dict[tuple[Any, ...], Result]:
+def everything(tiny) -> dict[tuple[Any, ...], Figures]:
     """All plans of the tiny model on four devices; some fit beside the other memory, some do not."""
     return brute(tiny, 4, 4, 64, reserve=SOME)
 
@@ -203,45 +213,47 @@ def four(tiny: str, **asked: Any) -> Found:
 
 def test_counts_and_order_are_those_of_brute_force(tiny, everything):
     found = four(tiny, top=1000)
-    assert found.counts == Counter(row.verdict.status for row in everything.values() if row.verdict)
+    assert found.counts == Counter(row.status for row in everything.values())
     assert set(found.counts) == {"fits", "tight", "oom"}
-    expected = sorted(ranks(row, key) for key, row in everything.items() if figures(row)[0] in {"fits", "tight"})
+    expected = sorted(ranks(row, key) for key, row in everything.items() if row.status in FIT)
     groups = Counter(expected)
     assert [ranked(row) for row in found.results] == sorted(groups)
     assert [row.alike + 1 for row in found.results] == [groups[each] for each in sorted(groups)]
 
 
-def ranks(row: Result, key: tuple[Any, ...]) -> tuple[Any, ...]:
-    status, required, sent, flops = figures(row)
+def ranks(row: Figures, key: tuple[Any, ...]) -> tuple[Any, ...]:
     waits = key[4] - 1
-    return status != "fits", sent, flops, required, waits / (key[10] + waits)
+    return row.status != "fits", row.sent, row.flops, row.required, waits / (key[10] + waits)
 
 
 def ranked(found: Candidate) -> tuple[Any, ...]:
-    return found.status != "fits", found.wire_bytes, found.flops, found.required_bytes, found.idle
+    return found.status != "fits", found.sent_bytes, found.flops, found.required_bytes, found.idle
 
 
 def test_every_figure_is_that_of_a_plan(tiny, everything):
     found = four(tiny, top=50)
+    assert any(row.sent != row.listed for row in everything.values()), "the stage that sends most is always the same"
     for row in (*found.results, *found.pareto):
-        assert own(row) == figures(everything[settings_of(row)])
-        again = planned(model=tiny, device=DEVICE, seq_len=64, reserve=SOME, **as_plan(row))
-        assert own(row) == figures(again)
-        assert again.verdict is not None
-        assert (row.usable_bytes, row.headroom_bytes) == (again.verdict.usable_bytes, again.verdict.headroom_bytes)
-        assert sum(row.wire_by_axis.values()) == row.wire_bytes
+        assert own(row) == everything[settings_of(row)][:5]
+        again = planned(tiny, seq_len=64, reserve=SOME, **as_plan(row))
+        assert again is not None
+        assert own(row) == again[:5]
+        assert row.headroom_bytes == again.usable - again.required
+        assert sum(row.sent_by_axis.values()) == row.sent_bytes
+        if row.pp == 1:
+            assert row.sent_bytes == again.listed
 
 
 def test_the_pareto_set_is_that_of_brute_force(tiny, everything):
-    points = {figures(row)[1:] for row in everything.values() if figures(row)[0] in {"fits", "tight"}}
-    kept = {
-        one
-        for one in points
-        if not any(other != one and all(a <= b for a, b in zip(other, one, strict=True)) for other in points)
-    }
+    points = {row[1:4] for row in everything.values() if row.status in FIT}
+    kept = {one for one in points if not any(beats(other, one) for other in points)}
     found = four(tiny)
-    assert {own(row)[1:] for row in found.pareto} == kept
+    assert {own(row)[1:4] for row in found.pareto} == kept
     assert len(found.pareto) == len(kept)
+
+
+def beats(other: tuple[int, ...], one: tuple[int, ...]) -> bool:
+    return other != one and all(mine <= yours for mine, yours in zip(other, one, strict=True))
 
 
 @pytest.mark.parametrize(("by", "field"), [("required", "required_bytes"), ("flops", "flops"), ("idle", "idle")])
@@ -251,7 +263,7 @@ def test_order_by_another_figure(tiny, everything, by, field):
     values = [getattr(row, field) for row in fitting]
     assert values == sorted(values)
     if by == "required":
-        assert values[0] == min(figures(row)[1] for row in everything.values() if figures(row)[0] == "fits")
+        assert values[0] == min(row.required for row in everything.values() if row.status == "fits")
 
 
 def test_on_one_rank_of_a_sequence_schemes_are_one_candidate(tiny):
@@ -281,7 +293,7 @@ def test_the_runner_up_lost_by_what_the_figures_say(tiny):
     found = four(tiny, top=2)
     first, second = found.results
     assert found.runner_up is not None
-    assert f"{second.wire_bytes / GIB:,.2f} GiB against {first.wire_bytes / GIB:,.2f}" in found.runner_up
+    assert f"{second.sent_bytes / GIB:,.2f} GiB against {first.sent_bytes / GIB:,.2f}" in found.runner_up
     assert four(tiny, top=1).runner_up is None
 
 
@@ -305,9 +317,7 @@ def test_where_nothing_fits_the_nearest_is_told_with_what_it_lacks(tiny):
     assert miss is not None
     assert miss.candidate is not None
     missing = brute(tiny, 4, 4, 64, reserve=NONE)
-    least = min(
-        (row.verdict.required_bytes or 0) - (row.verdict.usable_bytes or 0) for row in missing.values() if row.verdict
-    )
+    least = min(row.required - row.usable for row in missing.values())
     assert miss.short_bytes == least == -miss.candidate.headroom_bytes
     assert miss.remedy is not None
 
@@ -328,11 +338,14 @@ def test_where_more_devices_hold_it_that_many_are_told():
     assert miss.candidate is not None
     assert miss.more_devices is not None
     assert miss.more_devices.devices == 4
-    asked = {"model": "deepseek-v2-lite", "device": DEVICE, "seq_len": 4096}
-    assert own(miss.more_devices) == figures(planned(**asked, **as_plan(miss.more_devices)))
+    more = planned("deepseek-v2-lite", seq_len=4096, **as_plan(miss.more_devices))
+    assert more is not None
+    assert own(miss.more_devices) == more[:5]
     for lever in miss.levers:
         changed = as_plan(miss.candidate) | dict(lever.settings)
-        assert figures(planned(**asked, **changed))[0] in {"fits", "tight"}
+        after = planned("deepseek-v2-lite", seq_len=4096, **changed)
+        assert after is not None
+        assert after.status in FIT
 
 
 def test_a_kernel_that_nothing_trains_is_told_with_its_reason(tiny):
@@ -378,7 +391,7 @@ def test_the_command_prints_what_python_answers(tiny, capsys):
     assert told == json.loads(found.to_json())
     assert told["schema"] == "mla-cost/search/1"
     rows = list(csv.DictReader(io.StringIO(run(capsys, *flags, "--format", "csv"))))
-    assert [int(row["wire_bytes"]) for row in rows] == [row.wire_bytes for row in found.results]
+    assert [int(row["sent_bytes"]) for row in rows] == [row.sent_bytes for row in found.results]
     assert tuple(rows[0]) == Candidate._fields
     text = run(capsys, *flags, "--pareto")
     assert f"{found.candidates:,} candidates" in text

@@ -21,7 +21,8 @@ from mla_cost.arrays.matrices import fold
 from mla_cost.cli import main
 from mla_cost.evaluate import FENCE
 from mla_cost.rowmodel import plan_rows
-from mla_cost.sweeping import cores, price
+from mla_cost.sweeping import price
+from mla_cost.sweeping.attention import Attention
 from mla_cost.sweeping.moments import rows
 from mla_cost.sweeping.output import save
 
@@ -35,7 +36,7 @@ def differing(study, found):
     return [
         index
         for index in points
-        if study._checker.expected(index) != {name: int(found[name][index]) for name in study._checker.expected(index)}
+        if study.scope.expected(index) != {name: int(found[name][index]) for name in study.scope.expected(index)}
     ]
 
 
@@ -80,7 +81,7 @@ def test_equal_to_the_int_evaluator_to_the_byte(grid, data):
     study = mla_cost.sweep(over=grid, **BASE)
     found = study.to_numpy(workers=1)
     for index in data.draw(st.lists(st.integers(0, len(study) - 1), min_size=1, max_size=12)):
-        wanted = study._checker.expected(index)
+        wanted = study.scope.expected(index)
         assert {name: int(found[name][index]) for name in wanted} == wanted, study[index]
 
 
@@ -178,7 +179,7 @@ def test_moments_are_dropped_only_where_others_reach_them():
 def test_a_disagreement_is_an_error(monkeypatch):
     top = matrices.top
     monkeypatch.setattr(matrices, "top", lambda moments: top(moments) + 2)
-    with pytest.raises(ArithmeticError, match="int evaluator"):
+    with pytest.raises(ArithmeticError, match="plan"):
         mla_cost.sweep(over={"seq_len": [4096]}, **BASE).to_numpy()
 
 
@@ -198,7 +199,7 @@ def test_lazy_and_sized(monkeypatch):
 
 
 def test_both_cores_give_the_same(monkeypatch):
-    monkeypatch.setattr(cores, "FORK_FROM", 0)
+    monkeypatch.setattr(Attention, "fork_from", 0)
     over = {"seq_len": range(4096, 4096 + 64 * 512, 64), "sp": [1, 2, 4, 8, 16], "dims.heads": [64, 128], "form": "all"}
     study = mla_cost.sweep(over=over)
     one, two = study.to_numpy(workers=1), study.to_numpy(workers=2)
@@ -211,7 +212,7 @@ def test_what_fails_in_a_process_is_raised_here(monkeypatch):
     def fail(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cores, "FORK_FROM", 0)
+    monkeypatch.setattr(Attention, "fork_from", 0)
     monkeypatch.setattr(price.Pricer, "figures", fail)
     study = mla_cost.sweep(over={"seq_len": range(4096, 4096 + 64 * 512, 64), "sp": [1, 2], "form": "all"}, **BASE)
     with pytest.raises(ZeroDivisionError):
@@ -327,7 +328,7 @@ def test_a_missing_extra_is_named(monkeypatch):
         ({"over": {"dtype": ["int8"]}}, ["dtype", "bf16"]),
         ({"over": {"kernel": "flsh"}}, ["flash"]),
         ({"over": {"reserve.nothing": [1]}}, ["nothing"]),
-        ({"over": {"sp": [8]}, "scope": "model"}, ["model", "not priced yet"]),
+        ({"over": {"sp": [8]}, "scope": "modle"}, ["scope", "model"]),
         ({"over": {"sp": [8]}, "tp": 2}, ["not priced yet"]),
         ({"over": [1]}, ["mapping"]),
     ],
@@ -477,7 +478,7 @@ def main_ok(arguments):
         (["--over", "sp=8", "--resume"], "--output"),
         (["--over", "sp=8", "--output", "rows.xls"], ".parquet"),
         (["--over", "sp=8", "--output", "nowhere/rows.csv"], "cannot write"),
-        (["--over", "sp=8", "--scope", "model"], "not priced yet"),
+        (["--over", "sp=8", "--scope", "modle"], "scope"),
         (["--over", "sp=8", "--plot", "picture.png"], "seq_len"),
         (["nothing.yaml", "--over", "sp=8"], "nothing.yaml"),
     ],

@@ -47,7 +47,7 @@ def sweep(
     assign: Annotated[
         Names, typer.Option("--set", metavar="FIELD=VALUE", help="Any field of a plan that stays the same.")
     ] = None,
-    scope: Annotated[str | None, typer.Option(metavar="attention", help="What is priced.")] = None,
+    scope: Annotated[str | None, typer.Option(metavar="attention|model", help="What is priced.")] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE.csv|.jsonl|.parquet", help="Write every row to a file.")
     ] = None,
@@ -63,15 +63,13 @@ def sweep(
     import gc
 
     from mla_cost import planfile
-    from mla_cost.errors import InputError, shown
+    from mla_cost.errors import InputError
 
     gc.enable()  # unlike a plan this may run for hours
     if shape is not None and shape not in FORMATS:
         raise InputError("unknown format", field="--format", value=shape, allowed=", ".join(FORMATS))
     if resume and output is None:
         raise InputError("there is nothing to resume without --output", field="--resume")
-    if scope not in {None, "attention"}:
-        raise InputError(f"scope {shown(scope)} is not priced yet", field="--scope", allowed="attention")
     flags: dict[str, Any] = {
         "model": model,
         "device": planfile.names(device),
@@ -81,6 +79,7 @@ def sweep(
         "sp": sp,
         "layers": layers,
         "other_memory": other_memory,
+        "scope": scope,
     }
     assigned, reserved = planfile.assignments(assign), planfile.assignments(reserve, "reserve")
     study = _study(file, flags, assigned, reserved, _axes(over))

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost import fit
-from mla_cost.arrays.codes import ILLEGAL, NO_PROGRAM, TOO_LARGE, UNTRAINED
+from mla_cost.arrays.codes import ILLEGAL, KERNEL_NAMES, NO_PROGRAM, TOO_LARGE, UNTRAINED
 from mla_cost.arrays.matrices import Floats, Ints
 from mla_cost.composing import scalar, verdicts
+from mla_cost.composing.busiest import Busiest, wire_of
 from mla_cost.composing.composed import AXES, Composed
 from mla_cost.composing.holding import STATES, Holding, groups, sums
 from mla_cost.composing.layers import Layers
@@ -23,14 +24,12 @@ from mla_cost.composing.table import Question, Table
 from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.errors import InputError
 from mla_cost.evaluate import FENCE
-from mla_cost.kernels import KERNELS
 from mla_cost.parallel import Parallel
 from mla_cost.parameters import refusal
-from mla_cost.resolve import Illegal, layer_rows
+from mla_cost.resolve import Illegal, layer_rows, named
 from mla_cost.settings import PlanSettings
 
 TILE: Final = 1 << 14  # points at once: what they need should stay near a core
-KERNEL_NAMES: Final = (*KERNELS, fit.AUTO)
 _TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
 _SMALLEST: Final = {"tp": 1, "sp": 1, "seq_len": 2}
 
@@ -40,9 +39,13 @@ def price(
     device: DeviceConfig | None,
     form: str,
     settings: PlanSettings,
-    columns: Mapping[str, Sequence[int | str]],
+    columns: Mapping[str, Sequence[int | str] | NDArray[Any]],
+    *,
+    busiest: bool = False,
 ) -> Composed:
     """Every point of columns of one length: fields of a plan that vary; all others are as the settings have them.
+
+    busiest: work out `busiest_wire_bytes` and `busiest_flops` too.
 
     Each number is what `mla_cost.plan` at the model scope prints, to the byte: `Composed.check` compares some.
 
@@ -51,7 +54,7 @@ def price(
 
     """
     points = Points(settings, columns)
-    pricer = Pricer(model, device, form)
+    pricer = Pricer(model, device, form, busiest=busiest)
     found = Composed(points.size, KERNEL_NAMES, pricer.told(points), pricer.expected(points))
     for start in range(0, points.size, TILE):
         pricer.fill(points.part(slice(start, start + TILE)), start, found)
@@ -75,8 +78,8 @@ def _shared(facts: str) -> _Shared:
 class Pricer:
     """Prices points of one form of a model on one device."""
 
-    def __init__(self, model: ModelConfig, device: DeviceConfig | None, form: str) -> None:
-        self.model, self.device, self.form = model, device, form
+    def __init__(self, model: ModelConfig, device: DeviceConfig | None, form: str, *, busiest: bool = False) -> None:
+        self.model, self.device, self.form, self.busiest = model, device, form, busiest
         self._shared = _shared(model.model_dump_json())
         self._kernels: dict[str, PlanSettings] = {}
         self._names = self._names_of()
@@ -137,7 +140,6 @@ class Pricer:
         here = slice(start, start + points.size)
         choices = points.choices(NOT_OF_LAYERS)
         chosen = Choices(tuple(map(self._chosen, choices.settings)), choices.codes)
-        kernels = np.array([KERNEL_NAMES.index(settings.kernel) for settings in chosen.settings], np.int16)
         code = np.full(points.size, NO_PROGRAM, np.int8) if self._names is None else refused(self.model, points)
         alive = np.flatnonzero(code == 0)
         if self._names is not None and len(alive):
@@ -148,7 +150,19 @@ class Pricer:
         illegal = (code != 0) & (code != UNTRAINED)
         found.reason[here] = code
         found.status[here][illegal] = ILLEGAL
-        found.kernel[here] = kernels[chosen.codes]
+        found.kernel[here] = np.where(illegal, _kernels(choices), _kernels(chosen))
+
+
+def _kernels(choices: Choices) -> Any:
+    """The kernel of every point, as a place in KERNEL_NAMES.
+
+    Raises:
+        InputError: an unknown name.
+
+    """
+    place = {name: at for at, name in enumerate(KERNEL_NAMES)}
+    each = [named("kernel", settings.kernel, place) for settings in choices.settings]
+    return np.array(each, np.int16)[choices.codes]
 
 
 class _Worst(NamedTuple):
@@ -181,6 +195,7 @@ class _Tile:
             return
         self.stages: list[Stage] = []
         self.groups = groups(self.points)
+        self.busiest = self._busiest() if self.pricer.busiest else None
         worst = self._worst()
         sent = self._sent(worst)
         exact = (worst.peak < FENCE) & (sum(sent["payload", "all"]) < FENCE) & (sum(sent["wire", "all"]) < FENCE)
@@ -221,6 +236,10 @@ class _Tile:
             held = dense.rows(lambda ranks, stage=stage: self.shared.holding.dense(stage, ranks), self.groups.dense)
             held += expert.rows(lambda ranks, stage=stage: self.shared.holding.expert(stage, ranks), self.groups.expert)
             self._compare(stage, where, moments, held, worst)
+            if self.busiest is not None:
+                step = dense.rows(wire_of(self.shared.holding.dense_sent, stage), self.groups.dense)[0]
+                step += expert.rows(wire_of(self.shared.holding.expert_sent, stage), self.groups.expert)[0]
+                self.busiest.take(stage, where, step)
 
     def _compare(self, stage: Stage, where: Ints, moments: Floats, held: Floats, worst: _Worst) -> None:
         """Put a stage where it is worse than those before."""
@@ -258,12 +277,28 @@ class _Tile:
 
     def _passed(self, worst: _Worst, times: Floats, add: Any) -> None:
         """Hidden states to the next chunk and their gradients back, as `whole_model` counts them."""
-        fields = self.points.fields()
-        once = self.table.element_bytes[self.which] * layer_rows(fields) * self.pricer.model.dims.hidden
-        passes = np.array([stage.passes for stage in self.stages])[worst.stage].T * (fields.pp > 1)
+        once = self._hidden_states()
+        passes = np.array([stage.passes for stage in self.stages])[worst.stage].T
         for phase, count in zip(("forward", "backward"), passes, strict=True):
             for amount in ("payload", "wire"):
                 add(amount, "pp", phase, times * once * count)
+
+    def _hidden_states(self) -> Floats:
+        """Bytes that one chunk hands to the next of another stage, for one micro-batch."""
+        fields = self.points.fields()
+        hidden = layer_rows(fields) * self.pricer.model.dims.hidden
+        found: Floats = self.table.element_bytes[self.which] * hidden * (fields.pp > 1)
+        return found
+
+    def _busiest(self) -> Busiest:
+        rows = [each for row, each in self.table.sent.items() if row.amount == "wire"]
+        layers = sum(rows, start=np.zeros_like(self.table.flops[1]))
+        return Busiest(
+            layers=layers[:, self.which],
+            flops=self.table.flops[1][:, self.which],
+            passed=self._hidden_states(),
+            times=self.points["micro_batches"].astype(np.float64),
+        )
 
     def _step(self, worst: _Worst, add: Any) -> None:
         """What keeps weights equal."""
@@ -312,6 +347,9 @@ class _Tile:
         put(found.backward_wire_bytes, total("wire", "backward"))
         for axis in AXES:
             put(found.wire_by_axis[axis], total("wire", axis))
+        if self.busiest is not None:
+            put(found.busiest_wire_bytes, self.busiest.wire)
+            put(found.busiest_flops, self.busiest.executed)
         put(found.worst_stage, np.array([stage.stage for stage in self.stages])[worst.stage])
         for column, flops in zip((found.flops_model, found.flops_executed), self._flops(worst), strict=True):
             put(column, flops)

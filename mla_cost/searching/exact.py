@@ -6,7 +6,7 @@ from collections import Counter
 
 from mla_cost import whole_model
 from mla_cost.arrays.codes import STATUSES
-from mla_cost.results import Result
+from mla_cost.results import Communication, Flops
 from mla_cost.searching.order import Row
 from mla_cost.searching.records import Candidate
 from mla_cost.searching.space import Space
@@ -25,8 +25,9 @@ def candidate_of(space: Space, row: Row) -> Candidate:
     assert verdict is not None
     if verdict.required_bytes is None or verdict.usable_bytes is None or verdict.headroom_bytes is None:
         raise ArithmeticError(f"{settings} has figures in the search, but a plan says: {verdict.reason}")
-    by_axis = _by_axis(result)
-    sent = sum(by_axis.values())
+    stages = whole_model.stage_work(space.question.model, space.question.device, result.form, settings)
+    by_axis = max((_by_axis(sent) for sent, _ in stages), key=lambda axes: sum(axes.values()))
+    sent, flops = sum(by_axis.values()), max((flops for _, flops in stages), key=_executed)
     found = {"required": verdict.required_bytes, "sent": sent, "status": verdict.status}
     searched = {"required": row["required"], "sent": row["sent"], "status": STATUSES[row["status"]]}
     if found != searched:
@@ -45,18 +46,22 @@ def candidate_of(space: Space, row: Row) -> Candidate:
         required_bytes=verdict.required_bytes,
         usable_bytes=verdict.usable_bytes,
         headroom_bytes=verdict.headroom_bytes,
-        wire_bytes=sent,
-        wire_by_axis=by_axis,
-        flops=sum(part.executed or 0 for part in result.flops),
-        model_flops=sum(part.model or 0 for part in result.flops),
+        sent_bytes=sent,
+        sent_by_axis=by_axis,
+        flops=_executed(flops),
+        model_flops=sum(part.model or 0 for part in flops),
         idle=place.idle,
         alike=row["alike"] - 1,
         reason=verdict.reason,
     )
 
 
-def _by_axis(result: Result) -> dict[str, int]:
+def _by_axis(sent: Communication) -> dict[str, int]:
     found: Counter[str] = Counter()
-    for collective in result.communication.collectives:
+    for collective in sent.collectives:
         found[collective.axis] += collective.wire_bytes
     return dict(found)
+
+
+def _executed(flops: Flops) -> int:
+    return sum(part.executed or 0 for part in flops)

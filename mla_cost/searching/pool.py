@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from mla_cost.arrays.codes import ILLEGAL, STATUSES, TIGHT
 from mla_cost.composing import price
+from mla_cost.evaluate import FENCE
 from mla_cost.searching.options import Question
 from mla_cost.searching.order import Row, Table, each, first, joined, rows_of, unbeaten
 from mla_cost.searching.space import Space
+
+INEXACT: Final = "a stage sends 2^53 bytes or more in one step, past which bytes are not exact; make the plan smaller"
 
 
 class Priced(NamedTuple):
@@ -31,12 +34,15 @@ def priced(space: Space) -> Priced:
     kept, question = _Kept(space.question), space.question
     for rows in space.batches():
         program = space.programs[int(rows["program"][0])]
-        composed = price(question.model, question.device, program.form, program.settings, space.columns(rows))
+        columns = space.columns(rows)
+        composed = price(question.model, question.device, program.form, program.settings, columns, busiest=True)
         table = _table(space, rows, composed)
-        refused = np.flatnonzero(table["status"] == ILLEGAL)
-        if len(refused):
-            space.tally.add(program.form, "candidates", len(refused), composed.reason_of(int(refused[0])))
-        kept.take(rows_of(table, np.flatnonzero(table["status"] != ILLEGAL)))
+        illegal, inexact = table["status"] == ILLEGAL, table["sent"] >= FENCE
+        if illegal.any():
+            reason = composed.reason_of(int(illegal.argmax()))
+            space.tally.add(program.form, "candidates", int(illegal.sum()), reason)
+        space.tally.add("exact numbers", "candidates", int((inexact & ~illegal).sum()), INEXACT)
+        kept.take(rows_of(table, np.flatnonzero(~illegal & ~inexact)))
     return kept.told()
 
 
@@ -48,8 +54,8 @@ def _table(space: Space, rows: Table, composed: Any) -> Table:
         "status": composed.status,
         "required": composed.required_bytes,
         "short": composed.required_bytes - composed.usable_bytes,
-        "sent": composed.wire_bytes,
-        "flops": composed.flops_executed,
+        "sent": composed.busiest_wire_bytes,
+        "flops": composed.busiest_flops,
         "alike": np.ones(len(composed.status), np.int64),
     }
 

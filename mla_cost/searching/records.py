@@ -9,10 +9,11 @@ from mla_cost.results import Lever, Status
 
 
 class Candidate(NamedTuple):
-    """One legal plan with the figures that `mla-cost plan --scope model` prints for it. Bytes on one rank.
+    """One legal plan with its figures. Bytes on one rank.
 
-    pipeline_layout: None where layers split equally. required, usable: of the verdict; wire, flops: the worst stage in
-    one optimizer step, as in a plan; flops: executed. idle: the share of a pipeline's schedule that a stage waits,
+    pipeline_layout: None where layers split equally. required, usable: of the verdict that `plan` gives. sent, flops:
+    in one optimizer step, of the stage that sends, or runs, most, as levers have them (a plan lists what the stage that
+    holds most sends and runs); flops: executed. idle: the share of a pipeline's schedule that a stage waits,
     (pp - 1) / (virtual_stages micro_batches + pp - 1), were all micro-batches and stages alike. alike: how many further
     candidates have the same figures.
     """
@@ -38,8 +39,8 @@ class Candidate(NamedTuple):
     required_bytes: int
     usable_bytes: int
     headroom_bytes: int
-    wire_bytes: int
-    wire_by_axis: Mapping[str, int]
+    sent_bytes: int
+    sent_by_axis: Mapping[str, int]
     flops: int
     model_flops: int
     idle: float

@@ -125,7 +125,7 @@ def search(
 
     >>> import mla_cost
     >>> found = mla_cost.search("deepseek-v2-lite", "a100-80gb", devices=8, global_batch=64, seq_len=4096, remat="none")
-    >>> found.best.status, found.best.devices, found.best.wire_bytes <= found.results[1].wire_bytes
+    >>> found.best.status, found.best.devices, found.best.sent_bytes <= found.results[1].sent_bytes
     ('fits', 8, True)
     """
     asked = {name: settings.pop(name) for name in (*DEGREES, *CHOICES) if settings.get(name) is not None}

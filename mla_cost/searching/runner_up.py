@@ -25,7 +25,7 @@ class _Told(NamedTuple):
 _TOLD: Final = {
     "devices": _Told("devices", "takes", "devices", 1),
     "required": _Told("required_bytes", "needs", "GiB", 2**30),
-    "sent": _Told("wire_bytes", "sends", "GiB", 2**30),
+    "sent": _Told("sent_bytes", "sends", "GiB", 2**30),
     "flops": _Told("flops", "runs", "Tflop", 10**12),
     "idle": _Told("idle", "waits", "% of its schedule", 0.01),
 }

@@ -31,10 +31,10 @@ ORDERS: Final = {
 }
 SHOWN: Final = 20  # of the Pareto set
 NOTE: Final = (
-    "GiB on one rank; what fits comes before what is tight. sent, Tflop: the worst stage in one optimizer step. mb, x: "
-    "sequences of a micro-batch, and how many of those. idle: the share of a pipeline's schedule that a stage waits, "
-    "(pp - 1) / (vpp x micro-batches + pp - 1). alike: more candidates with the same figures. Time is not predicted: "
-    "links, kernels and overlap are not priced."
+    "GiB on one rank; what fits comes before what is tight. sent, Tflop: one optimizer step of the stage with most. "
+    "mb, x: sequences of a micro-batch, and how many of those. idle: the share of a pipeline's schedule that a stage "
+    "waits, (pp - 1) / (vpp x micro-batches + pp - 1). alike: more candidates with the same figures. Time is not "
+    "predicted: links, kernels and overlap are not priced."
 )
 
 
@@ -70,7 +70,7 @@ def show(found: Mapping[str, Any], *, pareto: bool = False) -> None:
 def csv_text(columns: Sequence[str], candidates: Iterable[Mapping[str, Any]]) -> str:
     """Candidates as CSV; the bytes sent over each axis as `tp=1;dp x sp=2`."""
     rows = (
-        {**row, "wire_by_axis": ";".join(f"{axis}={sent}" for axis, sent in row["wire_by_axis"].items())}
+        {**row, "sent_by_axis": ";".join(f"{axis}={sent}" for axis, sent in row["sent_by_axis"].items())}
         for row in candidates
     )
     return rows_text(columns, rows)
@@ -119,7 +119,7 @@ def _padded(row: Mapping[str, Any]) -> str:
 
 
 def _figures(row: Mapping[str, Any]) -> Iterator[str]:
-    yield from (gib(row[name]) for name in ("required_bytes", "headroom_bytes", "wire_bytes"))
+    yield from (gib(row[name]) for name in ("required_bytes", "headroom_bytes", "sent_bytes"))
     yield f"{row['flops'] / 1e12:,.0f}"
     yield f"{100 * row['idle']:.0f} %"
     yield f"+{row['alike']:,}" if row["alike"] else ""
