@@ -355,7 +355,7 @@ def test_a_kernel_that_nothing_trains_is_told_with_its_reason(tiny):
     assert miss is not None
     assert miss.candidate is not None
     assert miss.candidate.status == "unsupported"
-    assert "flash" in miss.candidate.reason
+    assert "flash" in miss.reason
 
 
 def test_where_nothing_is_legal_the_way_out_is_told(tiny):

@@ -31,7 +31,7 @@ class Composed:
     in flight but one; working: of that one at its peak. Payload, wire and flops are those of one optimizer step; by
     phase without the step's own collectives. flops_model, flops_executed: float64, exact below 2^53. status, reason:
     places in `mla_cost.arrays.codes`. worst_stage: from 0. kernel: places in `kernels`. busiest_wire_bytes,
-    busiest_flops: of the stage that sends, and of that which runs, most; MISSING where nobody asked for them.
+    busiest_by_axis: of the stage that sends most; busiest_flops: of that which runs most; MISSING where not asked for.
     """
 
     required_bytes: Ints
@@ -58,6 +58,7 @@ class Composed:
         self.flops_model: Floats = np.full(size, MISSING, np.float64)
         self.flops_executed: Floats = np.full(size, MISSING, np.float64)
         self.busiest_wire_bytes: Ints = np.full(size, MISSING, np.int64)
+        self.busiest_by_axis: dict[str, Ints] = {axis: np.full(size, MISSING, np.int64) for axis in AXES}
         self.busiest_flops: Floats = np.full(size, MISSING, np.float64)
         self.worst_stage: Ints = np.full(size, MISSING, np.int64)
         self.status: NDArray[np.int8] = np.zeros(size, np.int8)

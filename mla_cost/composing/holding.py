@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -83,6 +83,7 @@ class Holding:
         self.model = model
         self._parts: dict[object, RankParameters] = {}
         self._states: dict[object, tuple[float, ...]] = {}
+        self._holds: dict[object, Held] = {}
         self._sent: dict[object, tuple[StepCollective, ...]] = {}
 
     def dense(self, stage: Stage, ranks: Sequence[Ranks]) -> Floats:
@@ -102,6 +103,20 @@ class Holding:
         return self._collectives(self._expert(stage, ranks), ranks, "expert")
 
     def _dense(self, stage: Stage, ranks: Ranks) -> Held:
+        return self._known("dense", stage, ranks, self._dense_held)
+
+    def _expert(self, stage: Stage, ranks: Ranks) -> Held:
+        return self._known("expert", stage, ranks, self._expert_held)
+
+    def _known(self, holder: str, stage: Stage, ranks: Ranks, ask: Callable[[Stage, Ranks], Held]) -> Held:
+        """What a stage holds, looked up by its layers and what divides them."""
+        degrees = ranks.parallel
+        key = (holder, stage.kinds, stage.ends, degrees.tp, degrees.ep, degrees.etp, degrees.pp > 1, ranks.keeping)
+        if key not in self._holds:
+            self._holds[key] = ask(stage, ranks)
+        return self._holds[key]
+
+    def _dense_held(self, stage: Stage, ranks: Ranks) -> Held:
         found = [(count, self._part(part, ranks)) for part, count in _parts(stage)]
         return Held(
             sum(count * part.dense for count, part in found),
@@ -110,7 +125,7 @@ class Holding:
             sum(count * part.buffers for count, part in found),
         )
 
-    def _expert(self, stage: Stage, ranks: Ranks) -> Held:
+    def _expert_held(self, stage: Stage, ranks: Ranks) -> Held:
         return Held(sum(count * self._part(part, ranks).expert for part, count in _parts(stage)))
 
     def _part(self, chunks: tuple[Chunk, ...], ranks: Ranks) -> RankParameters:

@@ -237,8 +237,8 @@ class _Tile:
             held += expert.rows(lambda ranks, stage=stage: self.shared.holding.expert(stage, ranks), self.groups.expert)
             self._compare(stage, where, moments, held, worst)
             if self.busiest is not None:
-                step = dense.rows(wire_of(self.shared.holding.dense_sent, stage), self.groups.dense)[0]
-                step += expert.rows(wire_of(self.shared.holding.expert_sent, stage), self.groups.expert)[0]
+                step = dense.rows(wire_of(self.shared.holding.dense_sent, stage), self.groups.dense)
+                step = step + expert.rows(wire_of(self.shared.holding.expert_sent, stage), self.groups.expert)
                 self.busiest.take(stage, where, step)
 
     def _compare(self, stage: Stage, where: Ints, moments: Floats, held: Floats, worst: _Worst) -> None:
@@ -291,10 +291,13 @@ class _Tile:
         return found
 
     def _busiest(self) -> Busiest:
-        rows = [each for row, each in self.table.sent.items() if row.amount == "wire"]
-        layers = sum(rows, start=np.zeros_like(self.table.flops[1]))
+        layers: dict[int, Floats] = {}
+        for row, each in self.table.sent.items():
+            if row.amount == "wire":
+                axis = AXES.index(row.axis)
+                layers[axis] = layers.get(axis, 0.0) + each[:, self.which]
         return Busiest(
-            layers=layers[:, self.which],
+            layers=layers,
             flops=self.table.flops[1][:, self.which],
             passed=self._hidden_states(),
             times=self.points["micro_batches"].astype(np.float64),
@@ -350,6 +353,8 @@ class _Tile:
         if self.busiest is not None:
             put(found.busiest_wire_bytes, self.busiest.wire)
             put(found.busiest_flops, self.busiest.executed)
+            for axis, column in zip(AXES, self.busiest.by_axis, strict=True):
+                put(found.busiest_by_axis[axis], column)
         put(found.worst_stage, np.array([stage.stage for stage in self.stages])[worst.stage])
         for column, flops in zip((found.flops_model, found.flops_executed), self._flops(worst), strict=True):
             put(column, flops)

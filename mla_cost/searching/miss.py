@@ -6,12 +6,12 @@ from typing import Final
 
 from mla_cost import changes, whole_model
 from mla_cost.results import Verdict
-from mla_cost.searching.exact import candidate_of
 from mla_cost.searching.options import Question
 from mla_cost.searching.places import least_wrong
 from mla_cost.searching.pool import Priced, priced
 from mla_cost.searching.records import Candidate, Miss
 from mla_cost.searching.space import Space
+from mla_cost.searching.told import candidate, checked
 from mla_cost.settings import PlanSettings
 
 MOST_DEVICES: Final = 2**14
@@ -24,14 +24,13 @@ def miss_of(space: Space, found: Priced) -> Miss:
     if not found.nearest:
         refused = dict.fromkeys(row.example for row in space.tally.rows() if row.of == "candidates")
         told = tuple(refused) if space.places else least_wrong(question)
-        return Miss(None, None, told, None, (), more_devices(question))
+        return Miss(None, "", None, told, None, (), more_devices(question))
     (row,) = found.nearest
-    candidate = candidate_of(space, row)
+    reason, short = checked(space, row).reason, max(0, row["short"])
     verdict = _with_levers(question, space.settings(row))
     levers = tuple(lever for lever in verdict.levers if lever.status in FIT)
-    short = max(0, -candidate.headroom_bytes)
     more = more_devices(question) if short else None
-    return Miss(candidate, short, (), verdict.remedy, levers, more)
+    return Miss(candidate(space, row), reason, short, (), verdict.remedy, levers, more)
 
 
 def _with_levers(question: Question, settings: PlanSettings) -> Verdict:
@@ -53,6 +52,7 @@ def more_devices(question: Question) -> Candidate | None:
         space = Space(asked)
         best = priced(space).best
         if best:
-            return candidate_of(space, best[0])
+            checked(space, best[0])
+            return candidate(space, best[0])
         devices *= 2
     return None

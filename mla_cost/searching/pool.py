@@ -56,6 +56,7 @@ def _table(space: Space, rows: Table, composed: Any) -> Table:
         "short": composed.required_bytes - composed.usable_bytes,
         "sent": composed.busiest_wire_bytes,
         "flops": composed.busiest_flops,
+        **composed.busiest_by_axis,
         "alike": np.ones(len(composed.status), np.int64),
     }
 

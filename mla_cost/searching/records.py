@@ -11,17 +11,17 @@ from mla_cost.results import Lever, Status
 class Candidate(NamedTuple):
     """One legal plan with its figures. Bytes on one rank.
 
-    pipeline_layout: None where layers split equally. required, usable: of the verdict that `plan` gives. sent, flops:
-    in one optimizer step, of the stage that sends, or runs, most, as levers have them (a plan lists what the stage that
-    holds most sends and runs); flops: executed. idle: the share of a pipeline's schedule that a stage waits,
-    (pp - 1) / (virtual_stages micro_batches + pp - 1), were all micro-batches and stages alike. alike: how many further
-    candidates have the same figures.
+    value_padding: None for the kernel's own. pipeline_layout: None where layers split equally. required, usable: of the
+    verdict that `plan` gives. sent, flops: in one optimizer step, of the stage that sends, or runs, most, as levers
+    have them (a plan lists what the stage that holds most sends and runs); flops: executed, exact below 2^53. idle: the
+    share of a pipeline's schedule that a stage waits, (pp - 1) / (virtual_stages micro_batches + pp - 1), were all
+    micro-batches and stages alike. alike: how many further candidates have the same figures.
     """
 
     form: str
     scheme: str
     kernel: str
-    value_padding: str
+    value_padding: str | None
     devices: int
     tp: int
     sp: int
@@ -42,10 +42,8 @@ class Candidate(NamedTuple):
     sent_bytes: int
     sent_by_axis: Mapping[str, int]
     flops: int
-    model_flops: int
     idle: float
     alike: int
-    reason: str
 
 
 class Ruled(NamedTuple):
@@ -64,12 +62,13 @@ class Ruled(NamedTuple):
 class Miss(NamedTuple):
     """What comes nearest where nothing fits. short: what it lacks. Bytes.
 
-    candidate: None where nothing is legal; problems then says what is wrong with the layout that breaks the fewest
-    rules, and the ways out. remedy: the smallest change that makes it fit, in words; levers: every single change that
-    does; more_devices: the best that fits on the least doubling of the devices.
+    reason: its verdict's. candidate: None where nothing is legal; problems then says what is wrong with the layout that
+    breaks the fewest rules, and the ways out. remedy: the smallest change that makes it fit, in words; levers: every
+    single change that does; more_devices: the best that fits on the least doubling of the devices.
     """
 
     candidate: Candidate | None
+    reason: str
     short_bytes: int | None
     problems: tuple[str, ...]
     remedy: str | None

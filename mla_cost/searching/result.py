@@ -13,19 +13,20 @@ from mla_cost.errors import InputError
 from mla_cost.forms import ALIASES
 from mla_cost.parameters import refusal
 from mla_cost.results import plain
-from mla_cost.searching.exact import candidate_of
 from mla_cost.searching.miss import miss_of
 from mla_cost.searching.options import CHOICES, CHOSEN, DEGREES, Options, Question, axes, options, require_forms
 from mla_cost.searching.pool import Priced, priced
 from mla_cost.searching.records import Candidate, Miss, Ruled
 from mla_cost.searching.runner_up import lost
 from mla_cost.searching.space import Space
+from mla_cost.searching.told import candidate, checked
 from mla_cost.settings import PlanSettings
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SCHEMA: Final = "mla-cost/search/1"
+SAMPLE: Final = 8  # of the ranked and of the Pareto set that are priced by `plan` too
 
 
 class Found:
@@ -160,13 +161,15 @@ def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping
 
 
 def _found(space: Space, found: Priced) -> Found:
-    results = tuple(candidate_of(space, row) for row in found.best)
+    for row in (*found.best[:SAMPLE], *found.front[:: max(1, len(found.front) // SAMPLE)]):
+        checked(space, row)
+    results = tuple(candidate(space, row) for row in found.best)
     return Found(
         inputs=_inputs(space.question),
         counts=found.counts,
         ruled_out=space.tally.rows(),
         results=results,
-        pareto=tuple(candidate_of(space, row) for row in found.front),
+        pareto=tuple(candidate(space, row) for row in found.front),
         runner_up=lost(results, space.question.options.order),
         nearest_miss=None if results else miss_of(space, found),
     )

@@ -38,7 +38,7 @@ def lost(best: Sequence[Candidate], order: Sequence[str]) -> str | None:
     winner, second = best[:2]
     compared = [name for name in order if _value(winner, name) != _value(second, name)]
     if winner.status != second.status:
-        why, others = f"is {second.status}: {second.reason}", compared
+        why, others = f"is {second.status}, with {second.headroom_bytes / 2**30:,.2f} GiB left", compared
     else:
         why, others = _against(winner, second, compared[0]), compared[1:]
     rest = ", ".join(_difference(winner, second, name) for name in others)

@@ -115,7 +115,7 @@ def _same(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
 
 
 def _padded(row: Mapping[str, Any]) -> str:
-    return "" if row["value_padding"] == "none" else f" with value_padding {row['value_padding']}"
+    return "" if row["value_padding"] in {None, "none"} else f" with value_padding {row['value_padding']}"
 
 
 def _figures(row: Mapping[str, Any]) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _miss(miss: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text("Nothing is legal. What comes nearest:", style="bold")
         yield from (Text(f"  {problem}") for problem in miss["problems"])
     else:
-        yield Text(f"Nothing fits. What comes nearest: {miss['candidate']['reason']}", style="bold")
+        yield Text(f"Nothing fits. What comes nearest: {miss['reason']}", style="bold")
         yield from _table([miss["candidate"]])
     if miss["remedy"] is not None:
         yield Text.assemble(("Smallest change of it that fits: ", "bold"), miss["remedy"])
