@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import random
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
@@ -20,9 +21,13 @@ from mla_cost import catalog, whole_model
 from mla_cost.cli import main
 from mla_cost.forms import FORMS
 from mla_cost.searching import Candidate, Found
-from mla_cost.searching.options import Question
+from mla_cost.searching.options import CHOICES, DEGREES, Question
+from mla_cost.searching.order import Table, each
 from mla_cost.searching.places import Tally, places
+from mla_cost.searching.pool import tables
 from mla_cost.searching.result import _question
+from mla_cost.searching.space import Space
+from mla_cost.searching.told import candidate, checked
 from mla_cost.settings import PlanSettings
 
 LAYERS, EXPERTS, HEADS, FFN, EXPERT_FFN = 5, 6, 8, 96, 48
@@ -151,6 +156,15 @@ def test_layers_need_not_divide_over_stages(tiny):
         assert (layout is None) == (LAYERS % pp == 0)
         parts = [] if layout is None else layout.split("|")
         assert layout is None or (len(parts) == pp and sum(part.count("t") for part in parts) == LAYERS)
+
+
+def test_a_limit_on_waiting_drops_batches(tiny):
+    free = places(question(tiny, 8, 8, 64), Tally())
+    tally = Tally()
+    limited = places(question(tiny, 8, 8, 64, max_idle=25), tally)
+    assert set(limited) == {place for place in free if (place.pp - 1) / (place.micro_batches + place.pp - 1) <= 0.25}
+    (row,) = (row for row in tally.rows() if row.rule == "max_idle")
+    assert (row.of, row.number) == ("batches", len(free) - len(limited))
 
 
 def test_each_rule_is_counted_with_an_example_and_a_way_out(tiny):
@@ -305,6 +319,35 @@ def test_another_profile_has_its_policies_and_refusals(tiny):
     assert {"mla_up_proj", "layernorm", "moe_act"} <= {row.remat for row in found.results}
     refused = {row.rule: row for row in found.ruled_out if row.of == "candidates"}
     assert any("no absorbed training path" in row.example for row in refused.values())
+
+
+@pytest.mark.parametrize(
+    ("model", "asked"),
+    [
+        ("deepseek-v3", {"profile": "megatron", "virtual_stages": [1, 2], "micro_batch": 1}),
+        ("deepseek-v3", {"virtual_stages": [1, 4], "max_tp": 2, "gradient_dtype": "bf16", "remat": ["none", "moe"]}),
+        ("deepseek-v2-lite", {"kernel": "eager", "sharding": "ddp", "remat": ["core_attn+mlp", "full"]}),
+        ("minicpm3-4b", {"remat": ["none", "mlp"], "sharding": "zero1", "moment_dtype": "bf16"}),
+    ],
+)
+def test_random_candidates_are_plans(model, asked):
+    """Wherever they rank: `checked` compares status, bytes and flops with a plan and its levers."""
+    space, found = priced_space(model, 64, 64, 4096, **asked)
+    draw = random.Random(0)  # noqa: S311  (no secret)
+    rows = [draw.choice(each(table)) for table in found for _ in range(6)]
+    for row in rows:
+        verdict, told = checked(space, row), candidate(space, row)
+        assert (told.status, told.required_bytes) == (verdict.status, verdict.required_bytes)
+        assert sum(told.sent_by_axis.values()) == told.sent_bytes
+
+
+def priced_space(model: str, devices: int, batch: int, seq_len: int, **asked: Any) -> tuple[Space, list[Table]]:
+    """A space and the table of every batch of it."""
+    axes = {name: asked.pop(name) for name in (*DEGREES, *CHOICES) if name in asked}
+    options = {name: asked.pop(name) for name in list(asked) if name.startswith("max_")}
+    settings = PlanSettings(model=model, device=(DEVICE,), seq_len=seq_len, **asked)
+    space = Space(_question(settings, axes, {"devices": devices, "global_batch": batch, **options}))
+    return space, [table for table in tables(space) if len(table["place"])]
 
 
 # ---- nothing fits, or nothing is legal

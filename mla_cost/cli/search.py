@@ -49,6 +49,9 @@ def search(
     max_pp: Annotated[int | None, typer.Option(help="The largest pp; no limit by default.")] = None,
     max_ep: Annotated[int | None, typer.Option(help="The largest ep; no limit by default.")] = None,
     max_micro_batch: Annotated[int | None, typer.Option(help="The largest micro-batch; 4 by default.")] = None,
+    max_idle: Annotated[
+        int | None, typer.Option(metavar="PERCENT", help="The most that a stage may wait for its pipeline; no limit.")
+    ] = None,
     by: Annotated[
         str | None,
         typer.Option(metavar="sent|required|flops|idle|devices", help="What comes first, or several by commas."),
@@ -110,6 +113,7 @@ def search(
         "max_pp": max_pp,
         "max_ep": max_ep,
         "max_micro_batch": max_micro_batch,
+        "max_idle": max_idle,
         "by": by,
         "top": top,
     }

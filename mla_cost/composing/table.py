@@ -63,7 +63,7 @@ class Table:
         self.sent: dict[Sent, Floats] = {}
         self.refused: NDArray[np.int8] = np.zeros(size, np.int8)
         self.trained: NDArray[np.bool_] = np.ones(size, bool)
-        self._stood: dict[int, list[tuple[str, Floats, Floats, int]]] = {}
+        self._stood: dict[int, dict[tuple[int, str, int], Floats]] = {}  # by place, name and bytes of an element
         self._standing: dict[frozenset[int], Floats] = {}
         self._fill(points)
 
@@ -126,10 +126,9 @@ class Table:
         for row, amount in found.sent.items():
             self.sent.setdefault(row, np.zeros((names, size)))[at, where] = amount
         self.refused[where[~found.exact]] = TOO_LARGE
-        for name, outer, inner, element in found.standing:
-            whole = np.zeros((2, size))
-            whole[:, where] = outer, inner
-            self._stood.setdefault(at, []).append((name, whole[0], whole[1], element))
+        for place, (name, outer, inner, element) in enumerate(found.standing):
+            stood = self._stood.setdefault(at, {}).setdefault((place, name, element), np.zeros((2, size)))
+            stood[:, where] = outer, inner
 
     # ---- what stands
 
@@ -144,7 +143,7 @@ class Table:
         total: Floats = np.zeros(self.flops.shape[2])
         seen: dict[str, list[tuple[Floats, Floats]]] = {}
         for at in names:
-            for name, outer, inner, element in self._stood.get(at, ()):
+            for (_, name, element), (outer, inner) in self._stood.get(at, {}).items():
                 before = seen.setdefault(name, [])
                 new = ~np.any([(outer == o) & (inner == i) for o, i in before] or [np.zeros(len(outer), bool)], axis=0)
                 total += np.where(new, outer * inner * element, 0)

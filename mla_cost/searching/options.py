@@ -20,16 +20,17 @@ from mla_cost.sweeping.axes import values_of
 By = Literal["devices", "required", "sent", "flops", "idle"]
 Devices = Annotated[int, Field(ge=1, le=2**16)]  # so that no degree is more than a plan takes
 Limit = Annotated[int, Field(ge=1, le=2**16)] | None
-DEGREES: Final = ("tp", "sp", "pp", "ep", "virtual_stages", "micro_batch")
-CHOICES: Final = ("scheme", "sharding", "remat")
+DEGREES: Final[tuple[str, ...]] = ("tp", "sp", "pp", "ep", "virtual_stages", "micro_batch")
+CHOICES: Final[tuple[str, ...]] = ("scheme", "sharding", "remat")
 CHOSEN: Final = ("dp", "micro_batches", "pipeline_layout", "first_layers", "last_layers")  # what follows from the rest
 
 
 class Options(BaseModel):
     """Counts are whole numbers. max_tp None: the devices of one node, by the device's file; other limits None: none.
 
-    devices: each count that may be used. global_batch: sequences in an optimizer step. by: what is smallest first; the
-    rest of DEFAULT_ORDER breaks ties. top: how many are told.
+    devices: each count that may be used. global_batch: sequences in an optimizer step. max_idle: per cent of its
+    pipeline's schedule that a stage may wait. by: what is smallest first; the rest of DEFAULT_ORDER breaks ties. top:
+    how many are told.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -41,6 +42,7 @@ class Options(BaseModel):
     max_pp: Limit = None
     max_ep: Limit = None
     max_micro_batch: Limit = 4
+    max_idle: Annotated[int, Field(ge=0, le=100)] | None = None
     by: tuple[By, ...] = ()
     top: Annotated[int, Field(ge=1, le=1000)] = 10
 

@@ -180,16 +180,26 @@ def _batches(question: Question, layout: Parallel, tally: Tally) -> Iterator[Pla
         count = max(1, share // size)
         asked = _pipeline(layout)._replace(micro_batches=count, dp=layout.dp)
         wrong = _broken(asked._replace(layout=None), _NOTHING._replace(global_batch=batch, micro_batch=size))
+        place = Place(*_degrees(layout), layout.virtual_stages, layout.layout, size, count)
+        wrong = wrong or _too_idle(question, place)
         if wrong is not None:
             tally.add(wrong.field, "batches", 1, wrong.text)
-            continue
-        yield Place(
-            *(layout.tp, layout.sp, layout.pp, layout.ep, layout.dp),
-            layout.virtual_stages,
-            layout.layout,
-            size,
-            count,
-        )
+        else:
+            yield place
+
+
+def _degrees(layout: Parallel) -> tuple[int, int, int, int, int]:
+    return layout.tp, layout.sp, layout.pp, layout.ep, layout.dp
+
+
+def _too_idle(question: Question, place: Place) -> Problem | None:
+    most = question.options.max_idle
+    if most is None or place.idle * 100 <= most:
+        return None
+    message = (
+        f"at pp {place.pp} with {place.micro_batches} micro-batches a stage waits {place.idle:.0%} of its schedule"
+    )
+    return Problem("max_idle", message, f"raise max_idle above {most} or global_batch")
 
 
 # ---- where nothing is legal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -31,10 +31,17 @@ class Priced(NamedTuple):
 
 def priced(space: Space) -> Priced:
     """Every candidate of a space priced."""
-    kept, question = _Kept(space.question), space.question
+    kept = _Kept(space.question)
+    for table in tables(space):
+        kept.take(table)
+    return kept.told()
+
+
+def tables(space: Space) -> Iterator[Table]:
+    """The legal candidates with their figures, batch by batch; what is refused on the way is tallied."""
+    question = space.question
     for rows in space.batches():
-        program = space.programs[int(rows["program"][0])]
-        columns = space.columns(rows)
+        program, columns = space.programs[int(rows["program"][0])], space.columns(rows)
         composed = price(question.model, question.device, program.form, program.settings, columns, busiest=True)
         table = _table(space, rows, composed)
         illegal, inexact = table["status"] == ILLEGAL, table["sent"] >= FENCE
@@ -42,8 +49,7 @@ def priced(space: Space) -> Priced:
             reason = composed.reason_of(int(illegal.argmax()))
             space.tally.add(program.form, "candidates", int(illegal.sum()), reason)
         space.tally.add("exact numbers", "candidates", int((inexact & ~illegal).sum()), INEXACT)
-        kept.take(rows_of(table, np.flatnonzero(~illegal & ~inexact)))
-    return kept.told()
+        yield rows_of(table, np.flatnonzero(~illegal & ~inexact))
 
 
 def _table(space: Space, rows: Table, composed: Any) -> Table:

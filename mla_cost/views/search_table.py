@@ -29,6 +29,7 @@ ORDERS: Final = {
     "flops": "flops",
     "idle": "idle share of the pipeline",
 }
+LISTED: Final = 8  # counts of devices that are told one by one
 SHOWN: Final = 20  # of the Pareto set
 NOTE: Final = (
     "GiB on one rank; what fits comes before what is tight. sent, Tflop: one optimizer step of the stage with most. "
@@ -79,8 +80,7 @@ def csv_text(columns: Sequence[str], candidates: Iterable[Mapping[str, Any]]) ->
 def _heading(found: Mapping[str, Any]) -> Iterator[str]:
     inputs = found["inputs"]
     counts = ", ".join(f"{count:,} {status}" for status, count in found["counts"].items())
-    devices = " or ".join(f"{number:,}" for number in inputs["devices"])
-    yield f"{inputs['model_title']} on {devices} x {inputs['device']} ({inputs['device_title']})"
+    yield f"{inputs['model_title']} on {_numbers(inputs['devices'])} x {inputs['device']} ({inputs['device_title']})"
     yield (
         f"{inputs['seq_len']:,} tokens, global batch {inputs['global_batch']:,}, {inputs['dtype']}, "
         f"profile {inputs['profile']}; "
@@ -89,6 +89,12 @@ def _heading(found: Mapping[str, Any]) -> Iterator[str]:
     ranking = [name for name in inputs["by"] if name != "devices" or len(inputs["devices"]) > 1]
     order = ", then ".join(ORDERS[name] for name in ranking)
     yield f"{found['candidates']:,} candidates: {counts or 'none is legal'}. In order of fewest {order}."
+
+
+def _numbers(devices: Sequence[int]) -> str:
+    if len(devices) > LISTED:
+        return f"{devices[0]:,} to {devices[-1]:,} ({len(devices)} counts)"
+    return " or ".join(f"{number:,}" for number in devices)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
