@@ -197,7 +197,9 @@ class Sweep:
         """The values of a column as Python's own, small ints as the names they stand for."""
         found: list[Any] = values.tolist()
         names = column.names
-        return found if names is None else [names[value] for value in found]
+        if names is None:
+            return [int(value) for value in found] if column.dtype == "float64" else found  # counts, all of them
+        return [names[value] for value in found]
 
     def reason_of(self, index: int, code: int | None = None) -> str:
         """Why a point is refused, as `plan` says it; empty where it is not. code: its `reason`, if it is known."""

@@ -15,41 +15,56 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from tests.benchmarks.figure import Figure
 
 RUNS = 5
-BUDGET_NS = 1e9 / 3_000_000
-LOOPS = 30
+BUDGETS_NS = {"attention": 1e9 / 3_000_000, "model": 1e9 / 50_000}
+LOOPS = {"attention": 30, "model": 10}
 # 3 forms x 256 sequences x 4 sp x 16 head counts x 32 latent widths x 2 devices
-GRID = {
+ATTENTION = {
     "seq_len": "4096..265216+1024",
     "sp": "1,2,4,8",
     "dims.heads": "8..128+8",
     "dims.kv_lora_rank": "64..1056+32",
     "form": "all",
 }
+# 3 forms x 2 recomputations x 32 sequences x 4 sp x 4 tp x 2 pp x 2 ep x 2 dp x 2 counts of micro-batches x 2 devices
+MODEL = {
+    "form": "all",
+    "remat": "none,full",
+    "seq_len": "4096..131072+4096",
+    "sp": "1..8*2",
+    "tp": "1..8*2",
+    "pp": "1,61",
+    "ep": "8,64",
+    "dp": "64,128",
+    "micro_batches": "8,64",
+}
+GRIDS = {"attention": ATTENTION, "model": MODEL}
 
 
-def once(workers: int) -> dict[str, float]:
+def once(workers: int, scope: str) -> dict[str, float]:
     """One sweep in this process, from nothing to sums of all columns."""
     import numpy as np
 
     import mla_cost.sweeping  # the import is not timed
 
     began, work = time.perf_counter(), time.process_time()
-    study = mla_cost.sweeping.sweep(over=GRID)
+    study = mla_cost.sweeping.sweep(over=GRIDS[scope], scope=scope)
     columns = study.to_numpy(workers=workers)
-    total = sum(int(column.sum(dtype=np.int64)) for column in columns.values())
+    exact = {"i": np.int64, "f": np.float64}
+    total = sum(float(column.sum(dtype=exact[column.dtype.kind])) for column in columns.values())
     spent = {"wall": time.perf_counter() - began, "cpu": time.process_time() - work}
     assert total > 0
     return {**spent, "points": len(study)}
 
 
-def runs(workers: int) -> list[dict[str, float]]:
+def runs(workers: int, scope: str) -> list[dict[str, float]]:
     """Fresh processes; one worker has one core, whatever a BLAS may wish."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    command = [sys.executable, "-m", "tests.benchmarks.bench_sweep", str(workers)]
+    command = [sys.executable, "-m", "tests.benchmarks.bench_sweep", str(workers), scope]
     root = Path(__file__).parents[2]
     texts = [subprocess.check_output(command, cwd=root, env=os.environ | threads, text=True) for _ in range(RUNS)]
     return [json.loads(text) for text in texts]
@@ -61,17 +76,21 @@ def per_point(name: str, found: list[dict[str, float]], clock: str, budget: floa
     return Figure(name, statistics.median(values), min(values), max(values), "ns", budget)
 
 
-def plans() -> list[float]:
+def plans(scope: str) -> list[float]:
     """Nanoseconds per point of `plan` in a warm loop: three forms on two devices a call."""
     import mla_cost
 
+    degrees: dict[str, Any] = (
+        {"tp": 2, "ep": 8, "dp": 64, "micro_batches": 8, "scope": "model"} if scope == "model" else {}
+    )
+
     def call(seq_len: int) -> float:
         began = time.perf_counter()
-        points = len(mla_cost.plan(seq_len=seq_len, sp=8).results)
+        points = len(mla_cost.plan(seq_len=seq_len, sp=8, **degrees).results)
         return (time.perf_counter() - began) / points * 1e9
 
     call(4096)
-    return [call(4096 + 1024 * at) for at in range(LOOPS)]
+    return [call(4096 + 1024 * at) for at in range(LOOPS[scope])]
 
 
 # one configuration: widths and degrees, then the activations of one layer; it knows no MLA, no device's verdict
@@ -104,16 +123,21 @@ def others() -> list[float] | None:
 
 
 def measure() -> list[Figure]:
-    """Time per point on one core and on all, then how many times longer others take."""
-    one, every = runs(1), runs(os.cpu_count() or 1)
+    """Time per point on one core and on all, then how many times longer others take, for each scope."""
+    theirs = others()
+    return [figure for scope in GRIDS for figure in measured(scope, theirs)]
+
+
+def measured(scope: str, theirs: list[float] | None) -> list[Figure]:
+    """The figures of one scope."""
+    one, every = runs(1, scope), runs(os.cpu_count() or 1, scope)
     sweep = statistics.median(run["wall"] / run["points"] * 1e9 for run in every)
     found = [
-        per_point("sweep, 1 core, a point", one, "wall", BUDGET_NS),
-        per_point("  the same, CPU time", one, "cpu", BUDGET_NS),
-        per_point(f"sweep, {os.cpu_count()} cores, a point", every, "wall"),
-        ratio("plan in a loop / sweep", plans(), sweep),
+        per_point(f"{scope} sweep, 1 core", one, "wall", BUDGETS_NS[scope]),
+        per_point("  the same, CPU time", one, "cpu", BUDGETS_NS[scope]),
+        per_point(f"{scope} sweep, {os.cpu_count()} cores", every, "wall"),
+        ratio("plan in a loop / sweep", plans(scope), sweep),
     ]
-    theirs = others()
     if theirs is None:
         none = float("nan")
         return [*found, Figure("(llm-analysis not installed)", none, none, none, "x")]
@@ -129,4 +153,4 @@ if __name__ == "__main__":
     asked = int(sys.argv[1])
     if asked == 1 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    sys.stdout.write(json.dumps(once(asked)))
+    sys.stdout.write(json.dumps(once(asked, sys.argv[2])))
