@@ -80,37 +80,44 @@ def plans(scope: str) -> list[float]:
     """Nanoseconds per point of `plan` in a warm loop: three forms on two devices a call."""
     import mla_cost
 
-    degrees: dict[str, Any] = (
-        {"tp": 2, "ep": 8, "dp": 64, "micro_batches": 8, "scope": "model"} if scope == "model" else {}
-    )
+    degrees: dict[str, Any] = {"tp": 2, "ep": 8, "dp": 64, "micro_batches": 8} if scope == "model" else {}
 
     def call(seq_len: int) -> float:
         began = time.perf_counter()
-        points = len(mla_cost.plan(seq_len=seq_len, sp=8, **degrees).results)
+        points = len(mla_cost.plan(seq_len=seq_len, sp=8, scope=scope, **degrees).results)
         return (time.perf_counter() - began) / points * 1e9
 
     call(4096)
     return [call(4096 + 1024 * at) for at in range(LOOPS[scope])]
 
 
-# one configuration: widths and degrees, then the activations of one layer; it knows no MLA, no device's verdict
+# one configuration: widths and degrees, then the activations of one layer, or a whole training run of equal dense
+# layers; it knows no MLA, takes no expert as narrow as these models have, and gives no device's verdict
 OTHERS = """
 import json, logging, sys, time
 logging.disable(logging.CRITICAL)
 from llm_analysis.analysis import LLMAnalysis
-from llm_analysis.config import GPUConfig, ModelConfig
-device = GPUConfig("a", 80, 2000, 300, 8e-6, 312)
-def call(seq_len):
-    began = time.perf_counter()
+from llm_analysis.config import GPUConfig, ModelConfig, ParallelismConfig
+device = GPUConfig("a", 80_000, 2000, 300, 8e-6, 312)  # it refuses to go on where a run does not fit
+def attention(seq_len):
     model = ModelConfig(name="m", num_layers=1, n_head=128, hidden_dim=7168, vocab_size=129280)
     LLMAnalysis(model, device).get_activation_memory_per_layer(1, seq_len, is_inference=False)
+def model(seq_len):
+    model = ModelConfig(name="m", num_layers=61, n_head=128, hidden_dim=7168, vocab_size=129280, max_seq_len=1 << 20)
+    degrees = ParallelismConfig(tp_size=2, pp_size=1, dp_size=64)
+    asked = dict(batch_size_per_gpu=1, gradient_accumulation_steps=8, seq_len=seq_len, total_num_tokens=1e9)
+    LLMAnalysis(model, device, parallelism_config=degrees).training(**asked)
+def timed(call, seq_len):
+    began = time.perf_counter()
+    call(seq_len)
     return (time.perf_counter() - began) * 1e9
-call(4096)
-print(json.dumps([call(4096 + 1024 * at) for at in range(200)]))
+asked = {"attention": attention, "model": model}[sys.argv[1]]
+timed(asked, 4096)
+print(json.dumps([timed(asked, 4096 + 1024 * at) for at in range(200)]))
 """
 
 
-def others() -> list[float] | None:
+def others(scope: str) -> list[float] | None:
     """Nanoseconds per configuration of llm-analysis; None where it is not installed.
 
     It pins old libraries, so it may live in an environment of its own: LLM_ANALYSIS_PYTHON names its interpreter.
@@ -118,18 +125,19 @@ def others() -> list[float] | None:
     python = os.environ.get("LLM_ANALYSIS_PYTHON") or (sys.executable if find_spec("llm_analysis") else None)
     if python is None:
         return None
-    found: list[float] = json.loads(subprocess.check_output([python, "-c", OTHERS], text=True).splitlines()[-1])
+    text = subprocess.check_output([python, "-c", OTHERS, scope], text=True, stderr=subprocess.DEVNULL)
+    found: list[float] = json.loads(text.splitlines()[-1])
     return found
 
 
 def measure() -> list[Figure]:
     """Time per point on one core and on all, then how many times longer others take, for each scope."""
-    theirs = others()
-    return [figure for scope in GRIDS for figure in measured(scope, theirs)]
+    return [figure for scope in GRIDS for figure in measured(scope)]
 
 
-def measured(scope: str, theirs: list[float] | None) -> list[Figure]:
+def measured(scope: str) -> list[Figure]:
     """The figures of one scope."""
+    theirs = others(scope)
     one, every = runs(1, scope), runs(os.cpu_count() or 1, scope)
     sweep = statistics.median(run["wall"] / run["points"] * 1e9 for run in every)
     found = [
