@@ -30,11 +30,11 @@ ATTENTION = {
     "dims.kv_lora_rank": "64..1056+32",
     "form": "all",
 }
-# 3 forms x 2 recomputations x 32 sequences x 4 sp x 4 tp x 2 pp x 2 ep x 2 dp x 2 counts of micro-batches x 2 devices
+# 3 forms x 2 recomputations x 128 sequences x 4 sp x 4 tp x 2 pp x 2 ep x 2 dp x 2 counts of micro-batches x 2 devices
 MODEL = {
     "form": "all",
     "remat": "none,full",
-    "seq_len": "4096..131072+4096",
+    "seq_len": "2048..262144+2048",
     "sp": "1..8*2",
     "tp": "1..8*2",
     "pp": "1,61",
