@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis
+import numpy as np
+import pytest
 from hypothesis import strategies as st
 
-from mla_cost import catalog
-from mla_cost.composing import price
+from mla_cost import InputError, catalog
+from mla_cost.arrays import codes
+from mla_cost.composing import composed, price, pricer
 from mla_cost.composing.composed import require_equal
+from mla_cost.composing.pipelines import Names, pipeline
+from mla_cost.parallel import Parallel, stages
 from mla_cost.settings import PlanSettings
+from mla_cost.stage import ChunkCost, activations
 
 MODELS = ("deepseek-v3", "deepseek-v2-lite", "moonlight-16b-a3b", "kimi-k2", "minicpm3-4b")
 DEVICES = ("910b-64gb", "a100-80gb", "h100-80gb", "mi300x", None)
@@ -111,3 +117,100 @@ MEGATRON = WAYS | {
 @hypothesis.given(rows=points(MEGATRON), model=pick(*MODELS), own=st.fixed_dictionaries({}, optional=IMPLEMENTED))
 def test_the_profile_of_an_implementation_too(rows, model, own):
     equal_to_plans(rows, model=model, profile="megatron", **own)
+
+
+# ---- what comes back
+
+
+def test_without_columns_there_is_one_point():
+    found = priced({}, sp=1, dp=8)
+    assert len(found) == 1
+    require_plans(found)
+
+
+def test_illegal_rows_have_no_numbers_and_a_reason():
+    found = priced({"sp": [1, 3, 1], "pp": [1, 1, 2]}, dp=8)
+    assert found.status.tolist()[1:] == [codes.ILLEGAL, codes.ILLEGAL]
+    assert found.reason.tolist() == [0, codes.REQUIREMENT, codes.NO_PROGRAM]
+    for index in (1, 2):
+        row = found.row(index)
+        assert {value for name, value in row.items() if name != "status"} == {codes.MISSING}
+    assert found.reason_of(0) == ""
+    assert "does not split over sp 3" in found.reason_of(1)
+    assert "61 layers do not split over pp 2" in found.reason_of(2)
+
+
+def test_tiles_are_one_answer(monkeypatch):
+    columns = {"seq_len": list(range(4096, 4096 + 64 * 50, 64)), "remat": ["none", "full"] * 25}
+    whole = priced(columns, sp=1, dp=8)
+    monkeypatch.setattr(pricer, "TILE", 7)
+    parts = priced(columns, sp=1, dp=8)
+    for name in (*composed.BYTES, "status", "flops_executed", "worst_stage"):
+        assert (getattr(whole, name) == getattr(parts, name)).all()
+
+
+def test_a_disagreement_is_an_error():
+    found = priced({"dp": [8, 64]}, sp=1)
+    found.check()
+    found.kept_bytes += 2
+    with pytest.raises(ArithmeticError, match="kept_bytes"):
+        found.check()
+
+
+def test_flops_above_the_fence_are_compared_to_the_rounding_of_doubles():
+    large = {"flops_model": float(2**60)}
+    require_equal(0, large, {"flops_model": 2**60 + 1})
+    with pytest.raises(ArithmeticError):
+        require_equal(0, large, {"flops_model": 2**60 + 2**20})
+    with pytest.raises(ArithmeticError):
+        require_equal(0, {"flops_model": 4.0}, {"flops_model": 5})
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"dp": [8], "sp": [1, 2]}, "one length"),
+        ({"dq": [8]}, "no such field"),
+        ({"kernel": ["flsh"]}, "flash"),
+    ],
+)
+def test_bad_columns_are_told(columns, words):
+    with pytest.raises(InputError, match=words):
+        priced(columns)
+
+
+# ---- stages
+
+
+def test_a_stage_is_dropped_only_where_an_earlier_one_covers_it():
+    """Without virtual stages the first of equal stages has most micro-batches in flight."""
+    names = Names(catalog.model("deepseek-v3"), "explicit")
+    deep = pipeline(names, Parallel(pp=61, micro_batches=1000))
+    assert [stage.stage for stage in deep] == [0, 1, 3, 60]  # embedding, dense, experts, loss and MTP
+    assert len(pipeline(names, Parallel())) == 1
+
+
+@pytest.mark.parametrize(
+    "parallel", [Parallel(pp=3, micro_batches=30), Parallel(pp=3, virtual_stages=3, micro_batches=30)]
+)
+def test_rows_of_a_stage_are_the_moments_of_its_schedule(parallel):
+    """With one number in place of each layer's bytes, the largest row is what `activations` finds."""
+    model = catalog.model("deepseek-v2-lite")
+    names = Names(model, "explicit")
+    kept, peak = np.arange(3.0, 3 + len(names)), np.arange(50.0, 50 + 7 * len(names), 7)
+    held = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
+    found = {stage.stage: (stage.needs @ np.concatenate([kept, peak])).max() for stage in pipeline(names, parallel)}
+    for at, chunks in enumerate(held):
+        costs = [chunk_of(names.of(chunk), kept, peak) for chunk in chunks]
+        wanted = activations(parallel, at, costs).bytes
+        assert found.get(at, max(found.values())) >= wanted
+        if at in found:
+            assert found[at] == wanted
+
+
+def chunk_of(run, kept, peak):
+    before, most = 0, 0
+    for name in run:
+        most = max(most, before + int(peak[name]))
+        before += int(kept[name])
+    return ChunkCost((), before, most, "")

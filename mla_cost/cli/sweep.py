@@ -166,7 +166,8 @@ def _print(study: Sweep, shape: str) -> int:
         most = TABLE_ROWS if shape == "table" else MARKDOWN_ROWS
         rows = _first_rows(study, most)
         if shape == "table":
-            view.show(_varying(study), rows, len(study) - len(rows))
+            sent = "one optimizer step" if study.grid.settings.scope == "model" else "forward and backward"
+            view.show(_varying(study), rows, len(study) - len(rows), sent)
         else:
             sys.stdout.write(view.markdown_text(study.columns, rows))
         return sum(row["status"] != "illegal" for row in rows) or len(study) > len(rows)
@@ -220,12 +221,18 @@ def _draw(study: Sweep, path: Path) -> None:
     seq_lens, sps, panels = frontier(study)
     extra("matplotlib", "plot")
     model = " and ".join(dict.fromkeys(model.title for model in study.grid.models))
-    layers = study.grid.settings.layers
-    blocks = "one attention block" if layers == 1 else f"{layers} attention blocks"
     devices = study.names["device"]
     where = f" on {devices[0]}" if len(devices) == 1 and devices[0] != "none" else ""
-    title = f"{model}: {blocks}{where}, kernel {study[0]['kernel']}; numbers are GiB required on one rank"
+    title = f"{model}: {_priced(study)}{where}, kernel {study[0]['kernel']}; numbers are GiB required on one rank"
     try:
         draw(path, title, seq_lens, sps, [Panel(*panel) for panel in panels])
     except OSError as error:
         raise InputError(f"cannot write it: {error.strerror}", file=str(path)) from None
+
+
+def _priced(study: Sweep) -> str:
+    """What a picture is about, in words."""
+    settings = study.grid.settings
+    if settings.scope == "model":
+        return "the whole model"
+    return "one attention block" if settings.layers == 1 else f"{settings.layers} attention blocks"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mla_cost import whole_model
+from mla_cost import fit, whole_model
 from mla_cost.arrays.codes import ILLEGAL, MISSING, NONE, STATUSES
 from mla_cost.composing.composed import AXES, BYTES
 from mla_cost.config import DeviceConfig, ModelConfig
@@ -78,7 +78,7 @@ def reason(
 ) -> str:
     """Why a plan refuses a point. choose: puts a kernel in place of `auto`; names: the layers that the model runs."""
     try:
-        settings = choose(settings)
+        settings = _chosen(model, device, form, settings, choose)
         parallel = whole_model.checked(model, settings)
         for name in names:
             evaluation(resolve(model, form, settings, name))
@@ -87,3 +87,17 @@ def reason(
         return str(error)
     (result,) = whole_model.rows(model, device, settings.model_copy(update={"form": (form,)}))
     return result.verdict.reason if result.verdict else ""
+
+
+def _chosen(
+    model: ModelConfig,
+    device: DeviceConfig | None,
+    form: str,
+    settings: PlanSettings,
+    choose: Callable[[PlanSettings], PlanSettings],
+) -> PlanSettings:
+    """The settings with a kernel; where none can be chosen for all points alike, a plan chooses for this one."""
+    try:
+        return choose(settings)
+    except InputError:
+        return fit.with_kernel(model, device, form, settings)[0]

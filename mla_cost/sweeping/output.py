@@ -57,7 +57,7 @@ def _texts(sweep: Sweep, column: Column, chunk: Chunk) -> list[str]:
     if column.names is not None:
         names = [_quoted(name) for name in column.names]
         return [names[value] for value in values.tolist()]
-    found = list(map(str, values.tolist()))
+    found = list(map(str, sweep.readable(column, values)))
     missing = without(column, chunk.columns)
     for at in () if missing is None else np.flatnonzero(missing).tolist():
         found[at] = ""

@@ -197,7 +197,9 @@ class Sweep:
         """The values of a column as Python's own, small ints as the names they stand for."""
         found: list[Any] = values.tolist()
         names = column.names
-        return found if names is None else [names[value] for value in found]
+        if names is None:
+            return [int(value) for value in found] if column.dtype == "float64" else found  # counts, all of them
+        return [names[value] for value in found]
 
     def reason_of(self, index: int, code: int | None = None) -> str:
         """Why a point is refused, as `plan` says it; empty where it is not. code: its `reason`, if it is known."""
@@ -422,7 +424,9 @@ def sweep(
 
     over: fields of a plan and their values: a list, a range, or text such as "4096..131072*2", "1..64+1", "bf16,fp32";
     for names globs too ("deepseek-*", "all"). model, device and settings: what stays the same, as `mla_cost.plan`
-    takes it. Raises `mla_cost.InputError` for bad input; a combination that cannot be is a row with its reason.
+    takes it. scope "model" prices the worst stage of the whole model: degrees and micro-batches vary too, and columns
+    tell its states, what is sent by mesh axis, and flops. Raises `mla_cost.InputError` for bad input; a combination
+    that cannot be is a row with its reason.
 
     >>> import mla_cost
     >>> study = mla_cost.sweep(device="910b-64gb", over={"seq_len": "4096..131072*2", "sp": [4, 8], "form": "all"})

@@ -26,7 +26,7 @@ class Stages:
     figures: Final = tuple(
         Column(name, "float64" if name in FLOPS else "int64", figure=True) for name in (*BYTES, *MODEL)
     )
-    fork_from: Final = 100_000  # points; every process compiles for itself
+    fork_from: Final = 50_000  # points; every process compiles for itself
 
     def __init__(self, grid: ModelGrid) -> None:
         self.grid = grid
