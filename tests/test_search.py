@@ -181,6 +181,7 @@ def test_each_rule_is_counted_with_an_example_and_a_way_out(tiny):
 
 
 FEW: dict[str, Any] = {"sharding": ["distributed", "zero2"], "remat": ["none", "full"]}
+FEW["scheme"] = ["ulysses", "latent-gather", "kv-gather"]  # of these, absorbed and laga have one
 
 
 def brute(model: str, devices: int, batch: int, seq_len: int, **asked: Any) -> dict[tuple[Any, ...], Figures]:
@@ -229,6 +230,11 @@ def test_counts_and_order_are_those_of_brute_force(tiny, everything):
     found = four(tiny, top=1000)
     assert found.counts == Counter(row.status for row in everything.values())
     assert set(found.counts) == {"fits", "tight", "oom"}
+    alone = [place.sp == 1 for place in places(question(tiny, 4, 4, 64), Tally())]
+    each_place = [3 if one_rank else 5 for one_rank in alone]  # programs: one per form, or as many as have schemes
+    refused = 4 * len(alone)  # ulysses and kv-gather, with absorbed and with laga
+    ruled = sum(row.number for row in found.ruled_out if row.of == "candidates")
+    assert found.candidates + ruled == 4 * (sum(each_place) + refused)
     expected = sorted(ranks(row, key) for key, row in everything.items() if row.status in FIT)
     groups = Counter(expected)
     assert [ranked(row) for row in found.results] == sorted(groups)
@@ -332,7 +338,7 @@ def test_another_profile_has_its_policies_and_refusals(tiny):
 )
 def test_random_candidates_are_plans(model, asked):
     """Wherever they rank: `checked` compares status, bytes and flops with a plan and its levers."""
-    space, found = priced_space(model, 64, 64, 4096, **asked)
+    space, found = priced_space(model, 16, 32, 4096, **asked)
     draw = random.Random(0)  # noqa: S311  (no secret)
     rows = [draw.choice(each(table)) for table in found for _ in range(6)]
     for row in rows:
@@ -422,13 +428,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> s
 
 def test_the_command_prints_what_python_answers(tiny, capsys):
     flags = ["--model", tiny, "--device", DEVICE, "--devices", "4", "--global-batch", "4", "--seq-len", "64"]
-    flags += [
-        "--sharding",
-        "distributed,zero2",
-        "--remat",
-        "none,full",
-        *(f"--reserve={name}={amount}" for name, amount in SOME.items()),
-    ]
+    flags += [f"--{name}={','.join(values)}" for name, values in FEW.items()]
+    flags += [f"--reserve={name}={amount}" for name, amount in SOME.items()]
     found = four(tiny)
     told = json.loads(run(capsys, *flags, "--format", "json"))
     assert told == json.loads(found.to_json())
@@ -454,22 +455,10 @@ def test_a_plan_gives_devices_and_global_batch(tiny, tmp_path, capsys):
 
 
 def test_exit_codes(tiny, capsys):
-    flags = [
-        "--model",
-        tiny,
-        "--device",
-        DEVICE,
-        "--devices",
-        "2",
-        "--global-batch",
-        "2",
-        "--seq-len",
-        "64",
-        "--remat",
-        "none",
-    ]
+    flags = ["--model", tiny, "--device", DEVICE, "--devices", "2", "--global-batch", "2", "--seq-len", "64"]
+    flags += ["--remat", "none", "--sharding", "zero1", "--form", "explicit", "--tp", "1"]
     run(capsys, *flags, "--require-fit")
-    full = [*flags, "--other-memory", "79GiB", "--sharding", "zero1", "--form", "explicit"]
+    full = [*flags, "--other-memory", "79GiB"]
     assert "Nothing fits. What comes nearest" in run(capsys, *full)
     run(capsys, *full, "--require-fit", code=1)
 
@@ -492,7 +481,12 @@ def test_exit_codes(tiny, capsys):
         ("--devices 4 --format xml", ["--format", "text, json, csv"]),
         ("--devices 4 --max-tp 0", ["max_tp", "at least 1"]),
         ("--devices 4 --top 0", ["top", "at least 1"]),
-        ("--devices 4 --tp 8..1", ["tp", "is no range"]),
+        ("--devices 4 --tp 8..1", ["tp: ", "is no range", "a..b*FACTOR"]),
+        ("--devices 1 --global-batch 4 --micro-batch 3", ["micro_batch 3", "global_batch is 4"]),
+        ("--devices 4 --global-batch 4 --ep 5", ["experts (6) is not divisible by ep (5)"]),
+        ("--devices 8 --global-batch 8 --pp 8 --max-idle 0", ["5 layers do not split over pp 8"]),
+        ("--devices 4 --global-batch 4 --pp 4 --max-idle 0", ["waits", "raise max_idle"]),
+        ("--devices 4 --profile megatron --form absorbed", ["no absorbed training path"]),
         ("--devices 4 --sequence-parallel", ["megatron_sp"]),
         ("--devices 4 --set bogus=1", ["bogus: unknown key"]),
         ("--devices 4 --model kimi-linear-48b-a3b", ["model"]),
@@ -503,6 +497,20 @@ def test_what_is_refused(tiny, capsys, arguments, words):
     message = run(capsys, *([] if "--model" in flags else ["--model", tiny]), *flags, code=2)
     assert len(message.splitlines()) == 1, message
     assert [word for word in words if word not in message] == [], message
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"by": 5}, {"by": [5]}, {"devices": 8.0}, {"devices": []}, {"tp": "x"}, {"top": True}]
+)
+def test_what_is_no_value_is_refused(tiny, wrong):
+    with pytest.raises(mla_cost.InputError, match=next(iter(wrong))):
+        mla_cost.search(tiny, DEVICE, **{"devices": 4, "global_batch": 4, **wrong})
+
+
+def test_a_space_that_would_take_hours_is_refused(tiny, monkeypatch):
+    monkeypatch.setattr("mla_cost.searching.space.MOST", 100)
+    with pytest.raises(mla_cost.InputError, match=r"up to [\d,]+ candidates; allowed: at most 100; narrow an axis"):
+        four(tiny)
 
 
 def test_what_follows_from_the_search_cannot_be_fixed(tiny):

@@ -6,7 +6,7 @@ from typing import Final
 
 from mla_cost import changes, whole_model
 from mla_cost.results import Verdict
-from mla_cost.searching.options import Question
+from mla_cost.searching.options import CHOICES, Question
 from mla_cost.searching.places import least_wrong
 from mla_cost.searching.pool import Priced, priced
 from mla_cost.searching.records import Candidate, Miss
@@ -22,15 +22,22 @@ def miss_of(space: Space, found: Priced) -> Miss:
     """The nearest miss of a search in which nothing fits."""
     question = space.question
     if not found.nearest:
-        refused = dict.fromkeys(row.example for row in space.tally.rows() if row.of == "candidates")
-        told = tuple(refused) if space.places else least_wrong(question)
-        return Miss(None, "", None, told, None, (), more_devices(question))
+        return Miss(None, "", None, _problems(space), None, (), None)
     (row,) = found.nearest
     reason, short = checked(space, row).reason, max(0, row["short"])
     verdict = _with_levers(question, space.settings(row))
     levers = tuple(lever for lever in verdict.levers if lever.status in FIT)
     more = more_devices(question) if short else None
     return Miss(candidate(space, row), reason, short, (), verdict.remedy, levers, more)
+
+
+def _problems(space: Space) -> tuple[str, ...]:
+    """What is wrong where nothing is legal, with the ways out."""
+    ruled = space.tally.rows()
+    if not space.places:
+        return least_wrong(space.question) or tuple(row.example for row in ruled)
+    programs = [row.example for row in ruled if row.of == "candidates" and row.rule not in CHOICES]
+    return tuple(dict.fromkeys(programs or (row.example for row in ruled)))
 
 
 def _with_levers(question: Question, settings: PlanSettings) -> Verdict:

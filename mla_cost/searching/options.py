@@ -35,7 +35,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    devices: tuple[Devices, ...]
+    devices: Annotated[tuple[Devices, ...], Field(max_length=1024)]
     global_batch: Annotated[int, Field(ge=1, le=2**20)]
     max_tp: Limit = None
     max_sp: Limit = None
@@ -72,14 +72,12 @@ class Question(NamedTuple):
     axes: Mapping[str, tuple[Any, ...]]
 
     def values(self, axis: str) -> tuple[Any, ...]:
-        """The values of a choice: those allowed, else all that there are."""
+        """The values of `sharding` or `remat`: those allowed, else all that there are."""
         if axis in self.axes:
             return self.axes[axis]
         if axis == "remat":
             return (*POLICIES, *PROFILES[self.settings.profile].recomputes)
-        if axis == "sharding":
-            return get_args(PlanSettings.model_fields["sharding"].annotation)
-        return (getattr(self.settings, axis),)
+        return get_args(PlanSettings.model_fields[axis].annotation)
 
 
 def options(settings: PlanSettings, given: Mapping[str, Any]) -> Options:
@@ -92,11 +90,17 @@ def options(settings: PlanSettings, given: Mapping[str, Any]) -> Options:
     asked = {name: value for name, value in given.items() if value is not None}
     asked["devices"] = _counts("devices", asked.get("devices", settings.tp * settings.sp * settings.pp * settings.dp))
     asked.setdefault("global_batch", settings.micro_batch * settings.micro_batches * settings.dp)
-    by = asked.get("by", ())
-    asked["by"] = tuple(name.strip() for name in by.split(",")) if isinstance(by, str) else by
-    for name in asked["by"] if isinstance(asked["by"], list | tuple) else ():
-        named("by", name, dict.fromkeys(_NAMES))
+    asked["by"] = _order(asked.get("by", ()))
     return validated(Options, asked)
+
+
+def _order(given: Any) -> Any:
+    """What ranks, as names; what is no list of names is left for the options to refuse."""
+    found = tuple(name.strip() for name in given.split(",")) if isinstance(given, str) else given
+    for name in found if isinstance(found, list | tuple) else ():
+        if isinstance(name, str):
+            named("by", name, dict.fromkeys(_NAMES))
+    return found
 
 
 def axes(settings: PlanSettings, given: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
@@ -106,7 +110,7 @@ def axes(settings: PlanSettings, given: Mapping[str, Any]) -> dict[str, tuple[An
         InputError: an axis that a search does not have, or a value that a plan refuses.
 
     """
-    found = {name: _counts(name, value) if name in DEGREES else _choices(name, value) for name, value in given.items()}
+    found = {name: _counts(name, value) if name in DEGREES else _values(name, value) for name, value in given.items()}
     for name, values in found.items():
         for value in values:
             _check(name, value)
@@ -116,16 +120,19 @@ def axes(settings: PlanSettings, given: Mapping[str, Any]) -> dict[str, tuple[An
 
 
 def _counts(name: str, given: Any) -> tuple[int, ...]:
-    values = tuple(values_of(name, given))
+    values = _values(name, given)
     for value in values:
         if type(value) is not int:
             raise InputError("must be a whole number", field=name, value=value)
-    return tuple(sorted(dict.fromkeys(values)))
+    return tuple(sorted(values))
 
 
-def _choices(name: str, given: Any) -> tuple[Any, ...]:
-    values = tuple(values_of(name, given))
-    return tuple(SCHEMES) if values == ("all",) and name == "scheme" else values
+def _values(name: str, given: Any) -> tuple[Any, ...]:
+    """The values of an axis, with its own name where they are refused."""
+    try:
+        return tuple(dict.fromkeys(values_of(name, given)))
+    except InputError as error:
+        raise InputError(error.message, field=name, allowed=error.allowed, nearest=error.nearest) from None
 
 
 def _check(name: str, value: Any) -> None:

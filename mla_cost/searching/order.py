@@ -46,12 +46,16 @@ def first(table: Table, by: Sequence[str], most: int) -> Table:
 
 
 def unbeaten(table: Table) -> Table:
-    """The rows that no other equals or beats in every one of BEATEN_IN; of equal ones the first."""
-    figures = np.stack([table[name].astype(np.float64) for name in BEATEN_IN])
-    order = np.lexsort(figures[::-1])
-    left, kept = order, []
+    """The rows that no other equals or beats in every one of BEATEN_IN; of equal ones the first that waits least.
+
+    `alike` of a row counts those whose figures are all the same.
+    """
+    figures = np.stack([table[name].astype(np.float64) for name in (*BEATEN_IN, "idle", "status")])
+    left, kept, alike = np.lexsort(figures[::-1]), [], []
     while len(left):
-        lead, rest = left[0], left[1:]
+        lead = left[0]
+        same = (figures[:, left] == figures[:, lead, None]).all(axis=0)
         kept.append(lead)
-        left = rest[(figures[:, rest] < figures[:, lead, None]).any(axis=0)]
-    return rows_of(table, np.array(kept, np.int64))
+        alike.append(table["alike"][left[same]].sum())
+        left = left[(figures[: len(BEATEN_IN), left] < figures[: len(BEATEN_IN), lead, None]).any(axis=0)]
+    return {**rows_of(table, np.array(kept, np.int64)), "alike": np.array(alike, np.int64)}

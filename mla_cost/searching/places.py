@@ -193,8 +193,8 @@ def _degrees(layout: Parallel) -> tuple[int, int, int, int, int]:
 
 
 def _too_idle(question: Question, place: Place) -> Problem | None:
-    most = question.options.max_idle
-    if most is None or place.idle * 100 <= most:
+    most, waits = question.options.max_idle, place.pp - 1
+    if most is None or 100 * waits <= most * (place.virtual_stages * place.micro_batches + waits):
         return None
     message = (
         f"at pp {place.pp} with {place.micro_batches} micro-batches a stage waits {place.idle:.0%} of its schedule"

@@ -90,7 +90,8 @@ class _Kept:
 
     def told(self) -> Priced:
         """All that was kept."""
-        return Priced(dict(self.counts), *(each(self.tables.get(name, {})) for name in ("best", "front", "nearest")))
+        counts = {status: self.counts[status] for status in STATUSES if self.counts[status]}
+        return Priced(counts, *(each(self.tables.get(name, {})) for name in ("best", "front", "nearest")))
 
 
 def _counted(codes: Any) -> tuple[list[int], list[int]]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost.composing.points import Coded
+from mla_cost.errors import InputError
 from mla_cost.searching.options import Question
 from mla_cost.searching.order import Row, Table, rows_of
 from mla_cost.searching.places import Tally, places
@@ -23,13 +24,14 @@ from mla_cost.searching.programs import (
 from mla_cost.settings import PlanSettings
 
 ROWS: Final = 2**17  # of one batch, so that memory is bounded
+MOST: Final = 20_000_000  # candidates: some minutes
 DEGREES: Final = ("tp", "sp", "pp", "ep", "dp", "virtual_stages", "micro_batch", "micro_batches")
 
 
 class Space:
     """What there is to price. A row names a candidate by its place in `programs`, `places`, `shardings`, `policies`.
 
-    tally: what rules forbid; it is complete when every batch has been taken.
+    tally: what rules forbid; it is complete when every batch has been taken. Raises InputError where MOST is exceeded.
     """
 
     def __init__(self, question: Question) -> None:
@@ -42,6 +44,15 @@ class Space:
         self.unpiped = refused_in_pipelines(question)
         for pair, reason in refused.items():
             self.tally.add(pair, "candidates", len(self.places) * self._each, reason)
+        self._require()
+
+    def _require(self) -> None:
+        count = len(self.programs) * len(self.places) * self._each
+        if count > MOST:
+            allowed = (
+                f"at most {MOST:,}; narrow an axis such as remat, sharding, pp or micro_batch, or ask for fewer devices"
+            )
+            raise InputError(f"up to {count:,} candidates", field="search", allowed=allowed)
 
     @property
     def _each(self) -> int:
