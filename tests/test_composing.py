@@ -40,16 +40,16 @@ def pick(*values):
 
 
 SIZES = {  # most of these divide: a point that is refused checks little
-    "seq_len": pick(64, 4096, 16384, 131072, 2**24, 4104, 2),
+    "seq_len": pick(96, 4608, 18432, 147456, 3 * 2**22, 4100),
     "micro_batch": pick(1, 2, 3),
     "sp": pick(1, 1, 2, 8, 3),
     "tp": pick(1, 2, 4),
-    "pp": pick(1, 1, 0, -1, 5),  # 0: the least that divides the layers; -1: the most
+    "pp": pick(1, 1, 0, 0, -1),  # 0: the least that divides the layers; -1: the most
     "ep": pick(1, 1, 2, 8, 64),
     "etp": pick(1, 1, 1, 1, 2),
     "dp": pick(1, 2, 7),  # times ep, so that experts divide
-    "micro_batches": pick(1, 2, 8, 30, 1000),
-    "virtual_stages": pick(1, 1, 1, 3),
+    "micro_batches": pick(1, 12, 54, 999),
+    "virtual_stages": pick(1, 1, 1, 1, 1, 3),
     "vocab_multiple": pick(128, 1),
     "imbalance_percent": pick(100, 137),
 }
@@ -57,11 +57,11 @@ WAYS = {
     "sharding": pick("ddp", "distributed", "zero1", "zero2"),
     "gradient_dtype": pick("fp32", "bf16"),
     "moment_dtype": pick("fp32", "bf16"),
-    "remat": pick("none", "full", "core_attn", "mlp+core_attn", "moe", "layernorm"),
+    "remat": pick("none", "full", "core_attn", "mlp+core_attn", "moe", "shared_experts", "layernorm"),
     "kernel": pick("auto", "eager", "flash", "eager-bmm", "npu-fusion"),
     "dtype": pick("bf16", "bf16", "fp32"),
     "scheme": pick(None, None, "kv-gather"),
-    "dispatcher": pick("alltoall", "alltoall", "alltoall", "deepep"),
+    "dispatcher": pick("alltoall", "alltoall", "alltoall", "alltoall", "alltoall", "deepep"),
     "main_weights": pick("fp32", "fp32", "remainders"),
     "causal": pick(True, False),
 }
