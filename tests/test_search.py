@@ -71,7 +71,7 @@ def as_plan(found: Candidate) -> dict[str, Any]:
     given = found._asdict()
     given["kernel"], given["value_padding"] = found.kernel, found.value_padding
     names = (
-        *("form", "scheme", "kernel", "value_padding", "tp", "sp", "pp", "ep", "dp", "virtual_stages"),
+        *("form", "scheme", "kernel", "value_padding", "tp", "sp", "pp", "ep", "etp", "dp", "virtual_stages"),
         *("pipeline_layout", "micro_batch", "micro_batches", "sharding", "remat"),
     )
     return {name: given[name] for name in names}
@@ -112,38 +112,55 @@ def divide(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
-def legal(devices: int, batch: int, seq_len: int, limits: tuple[int, int], chunks: int) -> Iterator[tuple[int, ...]]:
-    """world = pp tp sp dp; heads and widths over tp; sequence over sp tp; experts over ep; the rest of the rules."""
-    for tp, sp, pp, dp, ep in product(*[divide(devices)] * 4, divide(EXPERTS)):
-        if tp * sp * pp * dp != devices or tp > limits[0] or (tp * sp * dp) % ep:
-            continue
-        if HEADS % tp or FFN % tp or EXPERT_FFN % tp or seq_len % (sp * tp) or pp * chunks > LAYERS or batch % dp:
-            continue
-        if chunks > 1 and pp == 1:
-            continue
-        for size in divide(batch // dp):
-            count = batch // dp // size
-            interleaves = chunks == 1 or (count >= pp and count % pp == 0)
-            if size <= limits[1] and interleaves:
-                yield tp, sp, pp, ep, dp, chunks, size, count
+class Asked(NamedTuple):
+    devices: int
+    batch: int
+    seq_len: int
+    max_tp: int
+    max_micro_batch: int
+    chunks: int
+    etp: int
 
 
-@given(
+def legal(asked: Asked) -> Iterator[tuple[int, ...]]:
+    """world = pp tp sp dp; (tp sp dp) is a multiple of (ep etp); widths over tp and etp; sequences over sp tp."""
+    for tp, sp, pp, dp, ep in product(*[divide(asked.devices)] * 4, divide(EXPERTS)):
+        if tp * sp * pp * dp != asked.devices or tp > asked.max_tp or (tp * sp * dp) % (ep * asked.etp):
+            continue
+        if HEADS % tp or FFN % tp or EXPERT_FFN % tp or EXPERT_FFN % asked.etp or asked.seq_len % (sp * tp):
+            continue
+        if pp * asked.chunks > LAYERS or asked.batch % dp or (asked.chunks > 1 and pp == 1):
+            continue
+        for size in divide(asked.batch // dp):
+            count = asked.batch // dp // size
+            interleaves = asked.chunks == 1 or (count >= pp and count % pp == 0)
+            if size <= asked.max_micro_batch and interleaves:
+                yield tp, sp, pp, ep, asked.etp, dp, asked.chunks, size, count
+
+
+ASKED = st.builds(
+    Asked,
     devices=st.sampled_from([1, 2, 4, 6, 8, 12, 16, 24]),
     batch=st.sampled_from([1, 4, 6, 12]),
     seq_len=st.sampled_from([12, 48, 64]),
-    limits=st.tuples(st.sampled_from([1, 2, 8]), st.sampled_from([1, 3, 12])),
+    max_tp=st.sampled_from([1, 2, 8]),
+    max_micro_batch=st.sampled_from([1, 3, 12]),
     chunks=st.sampled_from([1, 2]),
+    etp=st.sampled_from([1, 1, 2, 5]),
 )
-def test_places_are_those_of_rules_typed_here(tiny, devices, batch, seq_len, limits, chunks):
-    asked = question(tiny, devices, batch, seq_len, max_tp=limits[0], max_micro_batch=limits[1], virtual_stages=chunks)
+
+
+@given(ASKED)
+def test_places_are_those_of_rules_typed_here(tiny, case):
+    own = {"max_tp": case.max_tp, "max_micro_batch": case.max_micro_batch}
+    asked = question(tiny, *case[:3], virtual_stages=case.chunks, etp=case.etp, **own)
     tally = Tally()
-    found = [(*place[:6], *place[7:]) for place in places(asked, tally)]
+    found = [(*place[:7], *place[8:]) for place in places(asked, tally)]
     assert len(set(found)) == len(found)
-    assert set(found) == set(legal(devices, batch, seq_len, limits, chunks))
-    layouts = {(tp, sp, pp, ep, dp) for tp, sp, pp, ep, dp, *_ in found}
+    assert set(found) == set(legal(case))
+    layouts = {(tp, sp, pp, ep, dp) for tp, sp, pp, ep, _, dp, *_ in found}
     ruled = sum(row.number for row in tally.rows() if row.of == "layouts")
-    meshes = sum(tp * sp * pp * dp == devices for tp, sp, pp, dp in product(*[divide(devices)] * 4))
+    meshes = sum(tp * sp * pp * dp == case.devices for tp, sp, pp, dp in product(*[divide(case.devices)] * 4))
     without_batch = {row.number for row in tally.rows() if row.of == "batches"}
     if not without_batch:
         assert len(layouts) + ruled == meshes * len(divide(EXPERTS))
@@ -202,7 +219,7 @@ def brute(model: str, devices: int, batch: int, seq_len: int, **asked: Any) -> d
 
 
 def settings_of(found: Candidate) -> tuple[Any, ...]:
-    degrees = (found.tp, found.sp, found.pp, found.ep, found.dp, found.virtual_stages, found.pipeline_layout)
+    degrees = (found.tp, found.sp, found.pp, found.ep, found.etp, found.dp, found.virtual_stages, found.pipeline_layout)
     batches = (found.micro_batch, found.micro_batches)
     return (found.form, found.scheme, *degrees, *batches, found.sharding, found.remat)
 
@@ -215,7 +232,10 @@ def everything(tiny) -> dict[tuple[Any, ...], Figures]:
 
 def room(usable: int) -> dict[str, int]:
     """A reserve that leaves the tiny model as much as it needs at some layouts and not at others."""
-    return {"runtime context": catalog.device(DEVICE).visible_bytes.integer - usable, "NCCL buffers": 0}
+    none = {"runtime context": 0, "NCCL buffers": 0}
+    (row,) = mla_cost.plan(device=DEVICE, form="explicit", scope="model", sp=1, reserve=none).results
+    assert row.verdict is not None
+    return none | {"runtime context": (row.verdict.usable_bytes or 0) - usable}
 
 
 SOME = room(3_900_000)
@@ -243,7 +263,7 @@ def test_counts_and_order_are_those_of_brute_force(tiny, everything):
 
 def ranks(row: Figures, key: tuple[Any, ...]) -> tuple[Any, ...]:
     waits = key[4] - 1
-    return row.status != "fits", row.sent, row.flops, row.required, waits / (key[10] + waits)
+    return row.status != "fits", row.sent, row.flops, row.required, waits / (key[11] + waits)
 
 
 def ranked(found: Candidate) -> tuple[Any, ...]:

@@ -33,6 +33,9 @@ def search(
     ] = None,
     pp: Annotated[str | None, typer.Option(metavar="VALUES", help="The same of pp.")] = None,
     ep: Annotated[str | None, typer.Option(metavar="VALUES", help="The same of ep.")] = None,
+    etp: Annotated[
+        str | None, typer.Option(metavar="VALUES", help="Ranks that share each expert; 1 by default.")
+    ] = None,
     virtual_stages: Annotated[
         str | None, typer.Option(metavar="VALUES", help="Chunks of layers per stage to try; 1 by default.")
     ] = None,
@@ -99,6 +102,7 @@ def search(
         "sp": sp,
         "pp": pp,
         "ep": ep,
+        "etp": etp,
         "virtual_stages": virtual_stages,
         "micro_batch": micro_batch,
         "scheme": scheme,

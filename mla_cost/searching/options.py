@@ -20,7 +20,7 @@ from mla_cost.sweeping.axes import values_of
 By = Literal["devices", "required", "sent", "flops", "idle"]
 Devices = Annotated[int, Field(ge=1, le=2**16)]  # so that no degree is more than a plan takes
 Limit = Annotated[int, Field(ge=1, le=2**16)] | None
-DEGREES: Final[tuple[str, ...]] = ("tp", "sp", "pp", "ep", "virtual_stages", "micro_batch")
+DEGREES: Final[tuple[str, ...]] = ("tp", "sp", "pp", "ep", "etp", "virtual_stages", "micro_batch")
 CHOICES: Final[tuple[str, ...]] = ("scheme", "sharding", "remat")
 CHOSEN: Final = ("dp", "micro_batches", "pipeline_layout", "first_layers", "last_layers")  # what follows from the rest
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from itertools import product
+from typing import Literal, NamedTuple
 
 from mla_cost.changes import even_layout
 from mla_cost.fitting.bounds import divisors
@@ -29,6 +30,7 @@ class Place(NamedTuple):
     sp: int
     pp: int
     ep: int
+    etp: int
     dp: int
     virtual_stages: int
     pipeline_layout: str | None
@@ -70,14 +72,14 @@ def places(question: Question, tally: Tally) -> list[Place]:
 
 
 def _on(question: Question, devices: int, tally: Tally) -> Iterator[Place]:
-    experts = _allowed(question, "ep", question.model.num_routed_experts or 1)
+    experts = _experts(question)
     for mesh in _meshes(question, devices):
         wrong = _first_problem(question, mesh)
         if wrong is not None:
             tally.add(wrong.field, "layouts", len(experts), wrong.text)
             continue
-        for ep in experts:
-            layout = mesh._replace(ep=ep)
+        for ep, etp in experts:
+            layout = mesh._replace(ep=ep, etp=etp)
             wrong = _expert_problem(question, layout)
             if wrong is not None:
                 tally.add(wrong.field, "layouts", 1, wrong.text)
@@ -91,10 +93,9 @@ def _meshes(question: Question, devices: int) -> Iterator[Parallel]:
     for tp in _of(question, "tp", every):
         for sp in _of(question, "sp", _dividing(every, devices // tp)):
             for pp in _of(question, "pp", _dividing(every, devices // tp // sp)):
-                for chunks in _of(question, "virtual_stages", (question.settings.virtual_stages,)):
+                for chunks in question.axes.get("virtual_stages", (question.settings.virtual_stages,)):
                     dp = devices // tp // sp // pp
-                    layout = _layout(question, pp, chunks)
-                    yield Parallel(tp, sp, pp, etp=question.settings.etp, dp=dp, virtual_stages=chunks, layout=layout)
+                    yield Parallel(tp, sp, pp, dp=dp, virtual_stages=chunks, layout=_layout(question, pp, chunks))
 
 
 def _dividing(every: tuple[int, ...], number: int) -> tuple[int, ...]:
@@ -103,16 +104,15 @@ def _dividing(every: tuple[int, ...], number: int) -> tuple[int, ...]:
 
 def _of(question: Question, axis: str, possible: tuple[int, ...]) -> tuple[int, ...]:
     """The possible values of an axis that the user allows."""
-    if axis not in question.axes:
-        return possible
-    allowed = question.axes[axis]
-    return allowed if axis == "virtual_stages" else tuple(value for value in possible if value in allowed)
+    allowed = question.axes.get(axis, possible)
+    return tuple(value for value in possible if value in allowed)
 
 
-def _allowed(question: Question, axis: str, number: int) -> tuple[int, ...]:
-    """The values of an axis: those that the user allows, else the divisors of a number."""
-    found: tuple[Any, ...] = question.axes[axis] if axis in question.axes else tuple(divisors(number, number))
-    return found
+def _experts(question: Question) -> tuple[tuple[int, int], ...]:
+    """Every ep and etp: those that the user allows, else the divisors of the experts and the plan's etp."""
+    number = question.model.num_routed_experts or 1
+    shared = question.axes.get("ep", tuple(divisors(number, number)))
+    return tuple(product(shared, question.axes.get("etp", (question.settings.etp,))))
 
 
 def _layout(question: Question, pp: int, chunks: int) -> str | None:
@@ -158,10 +158,10 @@ def _expert_problem(question: Question, layout: Parallel) -> Problem | None:
     limit = question.options.max_ep
     if limit is not None and layout.ep > limit:
         return _over("ep", layout.ep, limit)
-    shape, etp = _shape(question), question.settings.etp
+    shape = _shape(question)
     of = _NOTHING._replace(num_experts=shape.num_experts, moe_ffn=shape.moe_ffn)
-    wrong = _broken(Parallel(dp=layout.stage_ranks, ep=layout.ep, etp=etp), of)
-    return wrong if wrong is None else _broken(layout._replace(etp=etp, pp=1, virtual_stages=1, layout=None), of)
+    wrong = _broken(Parallel(dp=layout.stage_ranks, ep=layout.ep, etp=layout.etp), of)
+    return wrong if wrong is None else _broken(layout._replace(pp=1, virtual_stages=1, layout=None), of)
 
 
 def _shape(question: Question) -> Shape:
@@ -188,8 +188,8 @@ def _batches(question: Question, layout: Parallel, tally: Tally) -> Iterator[Pla
             yield place
 
 
-def _degrees(layout: Parallel) -> tuple[int, int, int, int, int]:
-    return layout.tp, layout.sp, layout.pp, layout.ep, layout.dp
+def _degrees(layout: Parallel) -> tuple[int, int, int, int, int, int]:
+    return layout.tp, layout.sp, layout.pp, layout.ep, layout.etp, layout.dp
 
 
 def _too_idle(question: Question, place: Place) -> Problem | None:

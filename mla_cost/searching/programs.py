@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mla_cost.errors import InputError
 from mla_cost.fitting.needs import smallest, with_kernel
@@ -45,8 +45,17 @@ def programs(question: Question) -> tuple[list[Program], dict[str, str]]:
 
 def _bare(question: Question) -> PlanSettings:
     """The plan without the degrees and the scheme that it came with: they are searched."""
-    update = {"tp": 1, "sp": 1, "pp": 1, "ep": 1, "dp": 1, "micro_batches": 1, "virtual_stages": 1, "scheme": None}
-    update |= {"pipeline_layout": None, "first_layers": None, "last_layers": None}
+    update: dict[str, Any] = {
+        "tp": 1,
+        "sp": 1,
+        "pp": 1,
+        "ep": 1,
+        "etp": 1,
+        "dp": 1,
+        "micro_batches": 1,
+        "virtual_stages": 1,
+    }
+    update |= {"scheme": None, "pipeline_layout": None, "first_layers": None, "last_layers": None}
     return question.settings.model_copy(update=update)
 
 

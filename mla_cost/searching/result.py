@@ -118,12 +118,12 @@ def search(
     """Every legal way to train a model on so many devices, priced; the best of those that fit, by bytes sent.
 
     devices: a number, or several as `64..1024*2` or a list; fewer come first. global_batch: sequences in an optimizer
-    step; micro-batches follow. Searched: tp, sp, pp, ep, virtual_stages, micro_batch, scheme, sharding, remat; each may
-    be narrowed by a value, a list or a text such as `1..8*2`. dp and the layers of each stage, as even as can be,
-    follow. Limits: max_tp (one node of the device), max_sp, max_pp, max_ep (none), max_micro_batch (4), max_idle (none;
-    per cent of a pipeline's schedule). by: `sent`, `required`, `flops`, `idle` or `devices`, or several, the smallest
-    first; top: how many. Every further keyword is a field of `mla_cost.settings.PlanSettings`. Time is not predicted.
-    Raises `mla_cost.InputError` for bad input.
+    step; micro-batches follow. Searched: tp, sp, pp, ep, micro_batch, scheme, sharding, remat; each may be narrowed by
+    a value, a list or a text such as `1..8*2`, and etp and virtual_stages (1) widened. dp and the layers of each stage,
+    as even as can be, follow. Limits: max_tp (one node of the device), max_sp, max_pp, max_ep (none), max_micro_batch
+    (4), max_idle (none; per cent of a pipeline's schedule). by: `sent`, `required`, `flops`, `idle` or `devices`, or
+    several, the smallest first; top: how many. Every further keyword is a field of `mla_cost.settings.PlanSettings`.
+    Time is not predicted. Raises `mla_cost.InputError` for bad input.
 
     >>> import mla_cost
     >>> found = mla_cost.search("deepseek-v2-lite", "a100-80gb", devices=8, global_batch=64, seq_len=4096, remat="none")

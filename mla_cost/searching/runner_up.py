@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from mla_cost.searching.records import Candidate
 
 WHAT: Final = (
-    *("devices", "form", "scheme", "kernel", "tp", "sp", "pp", "ep", "dp", "virtual_stages"),
+    *("devices", "form", "scheme", "kernel", "tp", "sp", "pp", "ep", "etp", "dp", "virtual_stages"),
     *("micro_batch", "micro_batches", "sharding", "remat"),
 )
 

@@ -25,7 +25,7 @@ from mla_cost.settings import PlanSettings
 
 ROWS: Final = 2**17  # of one batch, so that memory is bounded
 MOST: Final = 20_000_000  # candidates: some minutes
-DEGREES: Final = ("tp", "sp", "pp", "ep", "dp", "virtual_stages", "micro_batch", "micro_batches")
+DEGREES: Final = ("tp", "sp", "pp", "ep", "etp", "dp", "virtual_stages", "micro_batch", "micro_batches")
 
 
 class Space:

@@ -22,7 +22,6 @@ def candidate(space: Space, row: Row) -> Candidate:
         kernel=program.settings.kernel,
         value_padding=program.settings.value_padding,
         devices=place.devices,
-        etp=program.settings.etp,
         **place._asdict(),
         sharding=space.shardings[row["sharding"]],
         remat=space.policies[row["policy"]],
