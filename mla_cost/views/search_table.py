@@ -32,10 +32,11 @@ ORDERS: Final = {
 LISTED: Final = 8  # counts of devices that are told one by one
 SHOWN: Final = 20  # of the Pareto set
 NOTE: Final = (
-    "GiB on one rank; what fits comes before what is tight. sent, Tflop: one optimizer step of the stage with most. "
-    "mb, x: sequences of a micro-batch, and how many of those. idle: the share of a pipeline's schedule that a stage "
-    "waits, (pp - 1) / (vpp x micro-batches + pp - 1). alike: more candidates with the same figures. Time is not "
-    "predicted: links, kernels and overlap are not priced."
+    "needs, left: required and free memory of one rank, sent: in one optimizer step of the stage that sends most, GiB; "
+    "Tflop: of the stage that runs most. What fits comes before what is tight. mb, x: sequences of a micro-batch, and "
+    "how many of those. idle: the share of a pipeline's schedule that a stage waits, (pp - 1) / (vpp x micro-batches + "
+    "pp - 1). +: more candidates with the same figures. Time is not predicted: links, kernels and overlap are not "
+    "priced."
 )
 
 
@@ -102,9 +103,11 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
     varying = [name for name in SETTINGS if len({row[name] for row in rows}) > 1]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for name in varying:
-        number = isinstance(rows[0][name], int)
-        table.add_column(SHORT.get(name, name), justify="right" if number else "left", no_wrap=True)
-    for name in ("required", "left", "sent", "Tflop", "idle", "alike"):
+        number = isinstance(rows[0][name], int)  # names give way first where a terminal is narrow
+        table.add_column(
+            SHORT.get(name, name), justify="right" if number else "left", no_wrap=number, min_width=2 if number else 5
+        )
+    for name in ("needs", "left", "sent", "Tflop", "idle", "+"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in rows:
