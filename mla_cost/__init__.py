@@ -1,7 +1,8 @@
 """Will it fit, what does it move, and what should I change? Costs of training Multi-head Latent Attention.
 
 `mla_cost.plan(...)` prices a block and gives a verdict; `mla_cost.formula(...)` gives the symbolic cost;
-`mla_cost.sweep(...)` prices grids; `mla_cost.levers(...)` says what a change would do.
+`mla_cost.sweep(...)` prices grids; `mla_cost.levers(...)` says what a change would do; `mla_cost.search(...)` ranks
+every legal plan for so many devices.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from mla_cost.api import plan as plan
     from mla_cost.errors import InputError as InputError
     from mla_cost.fitting import longest as longest
+    from mla_cost.searching import search as search
     from mla_cost.sweeping import sweep as sweep
 
 _HOMES = {
@@ -22,10 +24,11 @@ _HOMES = {
     "levers": "mla_cost.api",
     "longest": "mla_cost.fitting",
     "plan": "mla_cost.api",
+    "search": "mla_cost.searching",
     "sweep": "mla_cost.sweeping",
 }
 
-__all__ = ["InputError", "formula", "levers", "plan", "sweep"]
+__all__ = ["InputError", "formula", "levers", "plan", "search", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

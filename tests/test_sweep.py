@@ -16,11 +16,14 @@ import pytest
 from hypothesis import strategies as st
 
 import mla_cost
+from mla_cost.arrays import codes, matrices
+from mla_cost.arrays.matrices import fold
 from mla_cost.cli import main
 from mla_cost.evaluate import FENCE
 from mla_cost.rowmodel import plan_rows
-from mla_cost.sweeping import cores, price
-from mla_cost.sweeping.moments import fold, rows
+from mla_cost.sweeping import price
+from mla_cost.sweeping.attention import Attention
+from mla_cost.sweeping.moments import rows
 from mla_cost.sweeping.output import save
 
 DEVICES = ("910b-64gb", "a100-80gb", "h100-80gb", "mi300x")
@@ -33,7 +36,7 @@ def differing(study, found):
     return [
         index
         for index in points
-        if study._checker.expected(index) != {name: int(found[name][index]) for name in study._checker.expected(index)}
+        if study.scope.expected(index) != {name: int(found[name][index]) for name in study.scope.expected(index)}
     ]
 
 
@@ -78,7 +81,7 @@ def test_equal_to_the_int_evaluator_to_the_byte(grid, data):
     study = mla_cost.sweep(over=grid, **BASE)
     found = study.to_numpy(workers=1)
     for index in data.draw(st.lists(st.integers(0, len(study) - 1), min_size=1, max_size=12)):
-        wanted = study._checker.expected(index)
+        wanted = study.scope.expected(index)
         assert {name: int(found[name][index]) for name in wanted} == wanted, study[index]
 
 
@@ -109,19 +112,19 @@ def test_a_row_is_a_plan():
 
 def fixed_values(**varying):
     known = {"P": 8, "s": 2048, "b": 1, "l": 16, "h": 7168, "d_q": 1536, "d_c": 512, "k": 128, "r": 64, "v": 128}
-    return {**known, "other_ranks": 7, "r_half": 32, "u": 2048, "more_layers": 3, "fused_workspace": 0, **varying}
+    return {**known, "P_others": 7, "r_half": 32, "u": 2048, "more_layers": 3, "fused_workspace": 0, **varying}
 
 
 def test_which_arithmetic_is_used_and_that_it_is_exact(monkeypatch):
     """Double precision, and only because every coefficient is whole and not negative."""
     seen = []
-    product = price._product
+    product = matrices.multiplied
 
     def watched(coefficients, monomials):
         seen.append((coefficients, np.array(monomials)))
         return np.array(product(coefficients, monomials))
 
-    monkeypatch.setattr(price, "_product", watched)
+    monkeypatch.setattr(matrices, "multiplied", watched)
     mla_cost.sweep(over={"seq_len": range(4096, 2**20, 4096), "layers": [1, 60]}, **BASE).to_numpy(workers=1)
     assert seen
     for coefficients, monomials in seen:
@@ -142,7 +145,7 @@ def test_which_arithmetic_is_used_and_that_it_is_exact(monkeypatch):
 def test_the_fence_is_one_comparison(coefficients, values):
     """Sums of products of whole numbers are exact below 2^53 and never seem to be below it when they are not."""
     true = sum(a * b for a, b in zip(coefficients, values, strict=True))
-    found = price._product(np.array([coefficients], float), np.array(values, float)[:, None])[0, 0]
+    found = matrices.multiplied(np.array([coefficients], float), np.array(values, float)[:, None])[0, 0]
     assert (found < FENCE) == (true < FENCE)
     if true < FENCE:
         assert int(found) == true
@@ -151,10 +154,10 @@ def test_the_fence_is_one_comparison(coefficients, values):
 def test_the_fence_refuses_and_does_not_wrap():
     study = mla_cost.sweep(over={"seq_len": [4096, 2**26, 2**30], "sp": [1, 2**7], "form": "all"}, **BASE)
     found = study.to_numpy()
-    refused = found["reason"] == price.TOO_LARGE
+    refused = found["reason"] == codes.TOO_LARGE
     assert refused.any()
-    assert (found["status"][refused] == price.ILLEGAL).all()
-    assert (found["peak_bytes"][refused] == price.MISSING).all()
+    assert (found["status"][refused] == codes.ILLEGAL).all()
+    assert (found["peak_bytes"][refused] == codes.MISSING).all()
     assert (found["peak_bytes"][~refused] < FENCE).all()
     assert "2^53" in study[int(np.flatnonzero(refused)[0])]["reason"]
 
@@ -168,15 +171,15 @@ def test_moments_are_dropped_only_where_others_reach_them():
     program = rows(point.key, (frozenset(),), False)
     values = fixed_values()
     full = np.array([np.prod([values[s] for s in m] or [1.0]) for m in program.monomials])
-    folded = fold(program, values)
+    folded = fold(*program, values)
     assert folded.monomials == ((),)
-    assert folded.matrix[folded.spans[1]].max() == (program.seen @ full).max()
+    assert folded.matrix[folded.spans[1]].max() == (program.parts[1].matrix @ full).max()
 
 
 def test_a_disagreement_is_an_error(monkeypatch):
-    top = price._top
-    monkeypatch.setattr(price, "_top", lambda moments: top(moments) + 2)
-    with pytest.raises(ArithmeticError, match="int evaluator"):
+    top = matrices.top
+    monkeypatch.setattr(matrices, "top", lambda moments: top(moments) + 2)
+    with pytest.raises(ArithmeticError, match="plan"):
         mla_cost.sweep(over={"seq_len": [4096]}, **BASE).to_numpy()
 
 
@@ -196,7 +199,7 @@ def test_lazy_and_sized(monkeypatch):
 
 
 def test_both_cores_give_the_same(monkeypatch):
-    monkeypatch.setattr(cores, "FORK_FROM", 0)
+    monkeypatch.setattr(Attention, "fork_from", 0)
     over = {"seq_len": range(4096, 4096 + 64 * 512, 64), "sp": [1, 2, 4, 8, 16], "dims.heads": [64, 128], "form": "all"}
     study = mla_cost.sweep(over=over)
     one, two = study.to_numpy(workers=1), study.to_numpy(workers=2)
@@ -209,7 +212,7 @@ def test_what_fails_in_a_process_is_raised_here(monkeypatch):
     def fail(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cores, "FORK_FROM", 0)
+    monkeypatch.setattr(Attention, "fork_from", 0)
     monkeypatch.setattr(price.Pricer, "figures", fail)
     study = mla_cost.sweep(over={"seq_len": range(4096, 4096 + 64 * 512, 64), "sp": [1, 2], "form": "all"}, **BASE)
     with pytest.raises(ZeroDivisionError):
@@ -325,7 +328,7 @@ def test_a_missing_extra_is_named(monkeypatch):
         ({"over": {"dtype": ["int8"]}}, ["dtype", "bf16"]),
         ({"over": {"kernel": "flsh"}}, ["flash"]),
         ({"over": {"reserve.nothing": [1]}}, ["nothing"]),
-        ({"over": {"sp": [8]}, "scope": "model"}, ["model", "not priced yet"]),
+        ({"over": {"sp": [8]}, "scope": "modle"}, ["scope", "model"]),
         ({"over": {"sp": [8]}, "tp": 2}, ["not priced yet"]),
         ({"over": [1]}, ["mapping"]),
     ],
@@ -475,7 +478,7 @@ def main_ok(arguments):
         (["--over", "sp=8", "--resume"], "--output"),
         (["--over", "sp=8", "--output", "rows.xls"], ".parquet"),
         (["--over", "sp=8", "--output", "nowhere/rows.csv"], "cannot write"),
-        (["--over", "sp=8", "--scope", "model"], "not priced yet"),
+        (["--over", "sp=8", "--scope", "modle"], "scope"),
         (["--over", "sp=8", "--plot", "picture.png"], "seq_len"),
         (["nothing.yaml", "--over", "sp=8"], "nothing.yaml"),
     ],

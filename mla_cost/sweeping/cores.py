@@ -16,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-FORK_FROM: Final = 300_000  # points; with fewer a process costs more than it saves
 TASKS: Final = 32  # per worker: small enough to even out, few enough for a pipe to hold
 _TOKEN: Final = struct.Struct("=II")
 
