@@ -1,4 +1,4 @@
-# make plan    price DeepSeek-V3 on two devices (base dependencies only)
+# make plan    price a whole model and say what to change, then one block (base dependencies only)
 # make test    lint, types and tests
 # make docs    write the generated pages of docs/ anew
 # make bench   start-up time, memory and warm calls against their budgets
@@ -20,7 +20,9 @@ TEST_EXTRAS := test,lint,reference,pandas,polars,arrow,plot
 stage = @echo "== $(1)"; start=$$SECONDS; $(2) || exit 1; echo "-- $(1): $$((SECONDS - start)) s"
 
 plan: $(VENV)/base.stamp
-	@$(BIN)/mla-cost plan
+	@$(BIN)/mla-cost plan moonlight-8-h100 --form laga --levers
+	@echo
+	@$(BIN)/mla-cost plan --scope attention
 
 # pytest comes last and times itself: its closing line is the last that is printed.
 test: export OMP_NUM_THREADS ?= 1

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from mla_cost import catalog, formulas
@@ -23,13 +24,17 @@ ROOT = Path(__file__).resolve().parents[1]
 MARK = re.compile(r"(?<=<!-- made by docs/build\.py: )([\w-]+)( -->\n)(?:(?!<!--).)*(?=<!-- end -->)", re.DOTALL)
 
 
-def plan_output() -> str:
-    """What `mla-cost plan` prints into a pipe of 80 columns."""
-    command = (sys.executable, "-c", "from mla_cost.cli import main; main(['plan'])")
+MODEL_PLAN = "plan moonlight-8-h100 --form laga --levers"
+BLOCK_PLAN = "plan --scope attention"
+
+
+def output(arguments: str) -> str:
+    """What a command prints into a pipe of 80 columns."""
+    command = (sys.executable, "-c", f"from mla_cost.cli import main; main({arguments.split()!r})")
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", check=True)  # noqa: S603  # our own command
     lines = "\n".join(line.rstrip() for line in done.stdout.rstrip().splitlines())
-    return f"```text\n$ mla-cost plan\n{lines}\n```"
+    return f"```text\n$ mla-cost {arguments}\n{lines}\n```"
 
 
 def symbols() -> str:
@@ -87,7 +92,8 @@ def reserves() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "plan-output": plan_output,
+    "model-output": partial(output, MODEL_PLAN),
+    "block-output": partial(output, BLOCK_PLAN),
     "symbols": symbols,
     "limits": limits,
     "softmax-workspace": softmax_workspace,

@@ -56,7 +56,10 @@ def plan(
     dims: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Answer:
-    """Price the forms of one MLA block on each device and say whether they fit.
+    """Price a rank of a whole model, or one MLA block, in every form on each device and say whether it fits.
+
+    scope "model", the default, prices the worst pipeline stage of a training rank; "attention" one block or `layers`
+    of them.
 
     model, device: names of the catalogue, or paths of files; device None leaves the verdicts out. form: a name, names
     or "all". dims: overrides such as {"heads": 64}. Every further keyword is a field of
@@ -65,12 +68,15 @@ def plan(
     All bytes are exact ints for one rank. Raises `mla_cost.InputError` for bad input.
 
     >>> import mla_cost
-    >>> study = mla_cost.plan(model="deepseek-v3", device="910b-64gb", seq_len=16384, sp=8)
+    >>> study = mla_cost.plan(model="deepseek-v3", device="910b-64gb", scope="attention", seq_len=16384, sp=8)
     >>> study["laga"].verdict.status
     'fits'
     >>> copied = study["absorbed"].memory.saved_bytes - study["explicit"].memory.saved_bytes
     >>> copied > 2 * 16384**2 * 16  # the copy of the probabilities alone: 16 heads per rank, bf16
     True
+    >>> whole = mla_cost.plan("moonlight-16b-a3b", "h100-80gb", seq_len=8192, sp=2, ep=8, dp=4, micro_batches=8)
+    >>> whole["laga"].verdict.status, whole["laga"].settings["stage"]
+    ('fits', 0)
     """
     return answer(validated(PlanSettings, _given(model, device, form, dims, settings)))
 
@@ -90,7 +96,7 @@ def levers(
     `mla_cost.InputError` for bad input, and without a device.
 
     >>> import mla_cost
-    >>> study = mla_cost.levers(device="910b-64gb", form="explicit", layers=8, sp=8)
+    >>> study = mla_cost.levers(device="910b-64gb", scope="attention", form="explicit", layers=8, sp=8)
     >>> study["explicit"].verdict.status
     'oom'
     >>> best = study["explicit"].verdict.levers[0]
@@ -217,7 +223,8 @@ def _for_scope(settings: PlanSettings) -> PlanSettings:
     """What the scope allows and leaves to choose: the model scope takes a kernel that trains, if none is named."""
     if settings.scope == "model":
         if settings.layers > 1:
-            raise InputError("the model scope has all layers", field="layers", value=settings.layers, allowed="1")
+            allowed = "1, or scope attention for equal blocks in a row"
+            raise InputError("the model scope has all layers", field="layers", value=settings.layers, allowed=allowed)
         auto = "kernel" not in settings.model_fields_set
         return settings.model_copy(update={"kernel": "auto"}) if auto else settings
     if settings.tp > 1:

@@ -1,7 +1,10 @@
 """What is priced when nothing is said. The only module outside the declarations that names forms and kernels."""
 
+from typing import Final
+
 MODEL = "deepseek-v3"
 DEVICES = ("910b-64gb", "a100-80gb")
+SCOPE: Final = "model"
 FORMS = ("explicit", "absorbed", "laga")
 BASELINE = "explicit"
 PROFILE = "reference"

@@ -116,7 +116,9 @@ def _assign(data: dict[str, Any], path: str, value: Any) -> None:
         data[head] = value
         return
     if head not in _MAPPINGS:
-        raise InputError(f"only {' and '.join(_MAPPINGS)} have fields of their own", field=f"--set {path}")
+        raise InputError(
+            f"only {', '.join(_MAPPINGS[:-1])} and {_MAPPINGS[-1]} have fields of their own", field=f"--set {path}"
+        )
     under = data.get(head) or {}
     if isinstance(under, dict):  # what else it is, the settings refuse
         data[head] = {**under, field: value}

@@ -42,7 +42,7 @@ class PlanSettings(BaseModel):
 
     model: Annotated[str, Field(min_length=1, max_length=1000)] = defaults.MODEL
     device: Names = defaults.DEVICES
-    scope: Literal["attention", "model"] = "attention"
+    scope: Literal["attention", "model"] = defaults.SCOPE
     form: Names = defaults.FORMS
     scheme: str | None = None
     kernel: str = defaults.ATTENTION_KERNEL

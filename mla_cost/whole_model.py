@@ -105,7 +105,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
         flops=_flops(worst, chosen),
         compared_to_explicit=(),
         verdict=verdict(model, device, chosen, point, worst.peak, worst.allowed) if device else None,
-        notes=(*why, *PROFILES[settings.profile].notes, PARTS, *_stated_parts(costs)),
+        notes=(*why, *PROFILES[settings.profile].notes, PARTS, *_stated_parts(costs), *_spread(settings)),
     )
 
 
@@ -121,6 +121,15 @@ def _require_exact(worst: Cost, sent: Communication) -> None:
     for what, amount in (("the worst stage holds", worst.peak), ("a rank sends in one step", max(payload, wire))):
         if amount >= FENCE:
             raise too_large(FenceError(f"{what} {amount} bytes"))
+
+
+def _spread(settings: PlanSettings) -> Iterator[str]:
+    """Where to go on from a model that nothing spreads over ranks."""
+    if settings.tp == settings.pp == settings.ep == settings.dp == 1:
+        yield (
+            "every rank holds the whole model: spread it with --tp, --pp, --ep and --dp; `mla-cost fit` tells the "
+            "fewest devices that hold it, `mla-cost plans` layouts to start from, --scope attention prices one block"
+        )
 
 
 def _stated_parts(costs: Sequence[Cost]) -> Iterator[str]:

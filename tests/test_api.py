@@ -25,7 +25,7 @@ def symbol(name: str) -> sympy.Symbol:
 
 @pytest.fixture(scope="module")
 def study():
-    return mla_cost.plan(model="deepseek-v3", device="910b-64gb", seq_len=16384, sp=8)
+    return mla_cost.plan(model="deepseek-v3", device="910b-64gb", seq_len=16384, sp=8, scope="attention")
 
 
 def test_an_answer_is_made_of_typed_records(study):
@@ -86,33 +86,35 @@ def test_a_hostile_title_stays_text(tmp_path):
         "dims: {hidden: 64, heads: 8, q_lora_rank: 8, kv_lora_rank: 8, qk_nope_head_dim: 8, qk_rope_head_dim: 8,"
         " v_head_dim: 8}\n"
     )
-    answer = mla_cost.plan(model=tmp_path / "m.yaml", device=None, seq_len=64)
+    answer = mla_cost.plan(model=tmp_path / "m.yaml", device=None, seq_len=64, scope="attention")
     assert "<script>" not in answer._repr_html_()
     assert "[red]x" in repr(answer)
 
 
 def test_names_and_sequences_of_names():
-    one = mla_cost.plan(device="a100-80gb", form="laga")
-    many = mla_cost.plan(device=["a100-80gb"], form=("laga",))
+    one = mla_cost.plan(device="a100-80gb", form="laga", scope="attention")
+    many = mla_cost.plan(device=["a100-80gb"], form=("laga",), scope="attention")
     assert one.results == many.results
-    assert [row.device for row in mla_cost.plan(device=None, form="laga").results] == [None]
+    assert [row.device for row in mla_cost.plan(device=None, form="laga", scope="attention").results] == [None]
 
 
 def test_dims_over_a_model():
-    answer = mla_cost.plan(dims={"heads": 64}, device=None, form="explicit")
+    answer = mla_cost.plan(dims={"heads": 64}, device=None, form="explicit", scope="attention")
     assert answer.inputs["dims"]["heads"] == 64
-    assert mla_cost.plan(device=None).inputs["dims"]["heads"] == 128  # the model itself stays as it is
+    assert (
+        mla_cost.plan(device=None, scope="attention").inputs["dims"]["heads"] == 128
+    )  # the model itself stays as it is
 
 
 def test_an_error_is_a_value_error_with_one_line():
     with pytest.raises(ValueError, match="unknown model 'nope'") as caught:
-        mla_cost.plan(model="nope")
+        mla_cost.plan(model="nope", scope="attention")
     assert isinstance(caught.value, mla_cost.InputError)
     assert "\n" not in str(caught.value)
 
 
 def test_equal_questions_get_equal_answers(study):
-    again = mla_cost.plan(model="DeepSeek-V3", device="910B3", seq_len=16384, sp=8)
+    again = mla_cost.plan(model="DeepSeek-V3", device="910B3", seq_len=16384, sp=8, scope="attention")
     assert again.to_json() == study.to_json()
 
 

@@ -90,11 +90,17 @@ LINES = [
     ("plan --layers 0", ["layers", "not 0"]),
     ("plan --layers 100001", ["layers", "at most 100000"]),
     ("plan --tp 0", ["tp", "not 0"]),
-    ("plan --tp 2", ["tp", "not priced yet"]),
-    ("plan --sp 3", ["sp 3 does not divide seq_len 16384", "the nearest sp below is 2", "16386"]),
+    ("plan --scope attention --tp 2", ["tp", "not priced yet"]),
+    ("plan --tp 3", ["heads (128) is not divisible by tp (3)", "change tp to 2"]),
+    ("plan --scope attention --sp 3", ["sp 3 does not divide seq_len 16384", "the nearest sp below is 2", "16386"]),
+    ("plan --sp 3", ["seq_len 16384 does not split over sp 3", "change seq_len to 16386"]),
+    ("plan --layers 4", ["layers", "the model scope has all layers", "scope attention"]),
+    ("plan --scope attention --pp 4", ["pp", "belongs to scope model"]),
+    ("plan --stage 1", ["stage", "no such stage", "allowed: 0"]),
     ("plan --sp 256", ["sp 256 does not divide 128 heads", "the nearest sp below is 128"]),
-    ("plan --sp 1 --seq-len 1073741824", ["2^53"]),
-    ("plan --layers 100000 --seq-len 1048576", ["2^53"]),
+    ("plan --scope attention --sp 1 --seq-len 1073741824", ["2^53"]),
+    ("plan --sp 1 --seq-len 1073741824 --kernel eager", ["2^53"]),
+    ("plan --scope attention --layers 100000 --seq-len 1048576", ["2^53"]),
     ("plan --other-memory lots", ["other_memory", "'lots'", "2GiB"]),
     ("plan --other-memory nan", ["other_memory", "'nan'"]),
     ("plan --other-memory -1", ["other_memory", "'-1'"]),
@@ -111,7 +117,7 @@ LINES = [
     ("plan --set =4", ["--set", "'=4'"]),
     ("plan --set dims=4", ["dims", "must be a mapping"]),
     ("plan --set dims=4 --set dims.heads=4", ["dims", "must be a mapping"]),
-    ("plan --set sp.heads=4", ["sp.heads", "dims and reserve"]),
+    ("plan --set sp.heads=4", ["sp.heads", "dims, facts and reserve"]),
     ("plan --set dims.heads=0", ["dims.heads", "not 0", "at least 1"]),
     ("plan --set dims.heads=-8", ["dims.heads", "not -8"]),
     ("plan --set dims.heads=1.5", ["dims.heads", "whole number", "1.5"]),
@@ -233,7 +239,7 @@ def test_a_bad_plan_file(refused, tmp_path, name, content, words):
     [
         ("form: []\n", ["form", "at least one"]),
         ("reserve: {runtime: 1}\n", ["reserve", "'runtime'", "allowed: runtime context"]),
-        ("tp: 2\n", ["tp", "not priced yet"]),
+        ("tp: 2\nscope: attention\n", ["tp", "not priced yet"]),
         ("model: deepsek-v3\n", ["'deepsek-v3'", "deepseek-v3"]),
         ("kernel: flsh\n", ["'flsh'", "did you mean flash?"]),
         ("remat: sometimes\n", ["remat", "'sometimes'", "none"]),
@@ -398,7 +404,7 @@ def test_a_refusal_carries_its_parts(tmp_path):
     path = Path(tmp_path / "m.yaml")
     path.write_text(WHOLE.replace("heads: 8", "heads: 0"))
     with pytest.raises(mla_cost.InputError) as caught:
-        mla_cost.plan(model=path)
+        mla_cost.plan(model=path, scope="attention")
     error = caught.value
     assert (error.file, error.field, error.value, error.allowed) == (str(path), "dims.heads", 0, "at least 1")
     assert str(error) == f"{path}: dims.heads: out of range, not 0; allowed: at least 1"

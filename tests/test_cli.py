@@ -36,11 +36,17 @@ def plain_environment(monkeypatch):
 
 @pytest.fixture
 def cli(capsys):
-    """Runs the command line: what it printed, its exit code and its complaints."""
+    """Runs the command line: what it printed, its exit code and its complaints.
+
+    A plan is one of the attention block unless it says otherwise, since most of its flags are about that.
+    """
 
     def run(*arguments: str, code: int = 0) -> str:
+        given = [str(argument) for argument in arguments]
+        if given[:1] == ["plan"] and not {"--scope", "--help"} & {*given}:
+            given += ["--scope", "attention"]
         with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
+            main(given)
         out, err = capsys.readouterr()
         assert (ended.value.code, err if code == 0 else "") == (code, "")
         return out or err
@@ -373,7 +379,7 @@ def test_one_fitting_row_is_enough_for_require_fit(answer):
 @pytest.mark.parametrize("device", ["910b-64gb", "none"])
 def test_every_row_illegal_ends_with_2(capsys, device):
     with pytest.raises(SystemExit) as ended:
-        main(["plan", "--sp", "3", "--format", "json", "--device", device])
+        main(["plan", "--scope", "attention", "--sp", "3", "--format", "json", "--device", device])
     out, err = capsys.readouterr()
     assert ended.value.code == 2
     for row in json.loads(out)["results"]:
@@ -592,4 +598,4 @@ def test_a_real_process_ends_as_it_should():
     assert json.loads(good.stdout)["schema"] == "mla-cost/plan/1"
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr == "mla-cost: sp: out of range, not 0; allowed: at least 1\n"
-    assert process("plan", "--layers", "61", "--require-fit").returncode == 1
+    assert process("plan", "--require-fit").returncode == 1  # one rank of the default plan holds too much

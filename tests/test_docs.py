@@ -137,7 +137,7 @@ def column(text: str, title: str, number: int) -> list[str]:
 
 @pytest.mark.parametrize("form", ["explicit", "absorbed", "laga"])
 def test_the_printed_formulas_give_the_figures_of_the_plan(form):
-    (row,) = mla_cost.plan("deepseek-v3", None, form=form, seq_len=16384, sp=8).to_dict()["results"]
+    (row,) = mla_cost.plan("deepseek-v3", None, form=form, seq_len=16384, sp=8, scope="attention").to_dict()["results"]
     text, sent, phases = section(form), row["communication"], ("forward", "backward")
     assert sum(map(evaluated, column(text, "Saved", 1))) == row["memory"]["saved_bytes"]
     assert evaluated(text.partition("Together: `")[2].partition("`")[0]) == row["memory"]["saved_bytes"]

@@ -53,7 +53,14 @@ def computed(name: str, form: str, scheme: str, kernel: str, sp: int) -> list[in
     """The integers named by FIELDS, or the refusal."""
     seq_len, dims, _ = MODELS[name]
     found = mla_cost.plan(
-        device=("910b-64gb", "a100-80gb"), form=form, scheme=scheme, kernel=kernel, seq_len=seq_len, sp=sp, dims=dims
+        device=("910b-64gb", "a100-80gb"),
+        form=form,
+        scheme=scheme,
+        kernel=kernel,
+        seq_len=seq_len,
+        sp=sp,
+        dims=dims,
+        scope="attention",
     )
     ascend, cuda = found.results
     memory, sent = ascend.memory, ascend.communication

@@ -56,6 +56,7 @@ def questions(draw: Any, *, largest: int = 40, degrees: Any = None) -> tuple[Mod
         softmax_dtype=draw(st.sampled_from(("activation", "fp32"))),
         mask=draw(st.sampled_from(("none", "tensor"))),
         norm=draw(st.sampled_from(("fused", "composite"))),
+        scope="attention",
     )
     return ModelConfig(name="drawn", title="drawn", dims=dims), draw(st.sampled_from(sorted(FORMS))), asked
 
@@ -245,7 +246,7 @@ def test_more_tokens_never_cost_less(question, family, times):
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_a_formula_of_a_peak_takes_numbers(form):
     """The maximum over the moments that can win, with numbers put in, is what the plan counts."""
-    it = figures(resolve(typed_model(), form, PlanSettings()), "none")
+    it = figures(resolve(typed_model(), form, PlanSettings(scope="attention")), "none")
     formula = mla_cost.formula(form, "peak", one=["batch"])
     assert formula.xreplace(symbols(it)) == it.peak_bytes
 
@@ -285,6 +286,7 @@ def huge_questions(draw: Any) -> tuple[ModelConfig, str, PlanSettings]:
         sp=2 ** draw(st.integers(0, 4)),
         micro_batch=2 ** draw(st.integers(0, 16)),
         layers=10 ** draw(st.integers(0, 5)),
+        scope="attention",
     )
     return ModelConfig(name="huge", title="huge", dims=dims), draw(st.sampled_from(sorted(FORMS))), asked
 
@@ -335,7 +337,7 @@ def test_arrays_are_exact_or_refuse(question):
 
 def test_the_fence_stands_at_2_to_the_53():
     """2 x S^2 bytes of probabilities for one head: S = 2^26 is exactly 2^53."""
-    at: dict[str, Any] = {"sp": 1, "form": "explicit", "device": None, "dims": {"heads": 1}}
+    at: dict[str, Any] = {"scope": "attention", "sp": 1, "form": "explicit", "device": None, "dims": {"heads": 1}}
     refused = mla_cost.plan(seq_len=2**26, **at)["explicit"].verdict
     assert refused is not None
     assert refused.status == "illegal"
@@ -351,7 +353,7 @@ def _key() -> Any:
     dims = AttentionDims(
         hidden=2, heads=2, q_lora_rank=2, kv_lora_rank=2, qk_nope_head_dim=2, qk_rope_head_dim=2, v_head_dim=2
     )
-    return resolve(ModelConfig(name="x", title="x", dims=dims), "explicit", PlanSettings(sp=1)).key
+    return resolve(ModelConfig(name="x", title="x", dims=dims), "explicit", PlanSettings(sp=1, scope="attention")).key
 
 
 def _ones() -> dict[str, int]:

@@ -17,7 +17,7 @@ from mla_cost.errors import InputError
 from mla_cost.parallel import parse_layout
 from mla_cost.results import Lever, Result, Verdict
 
-ATTENTION: dict[str, Any] = {"device": "910b-64gb", "layers": 8, "sp": 8, "seq_len": 16384}
+ATTENTION: dict[str, Any] = {"scope": "attention", "device": "910b-64gb", "layers": 8, "sp": 8, "seq_len": 16384}
 MODEL: dict[str, Any] = {
     "model": "deepseek-v2-lite",
     "device": "a100-80gb",
@@ -178,21 +178,26 @@ def test_what_no_change_makes_fit_is_said():
 
 
 def test_plain_plans_have_no_levers():
-    assert all(verdict(row).levers == () and verdict(row).remedy is None for row in mla_cost.plan().results)
+    assert all(
+        verdict(row).levers == () and verdict(row).remedy is None for row in mla_cost.plan(scope="attention").results
+    )
 
 
 def test_levers_need_a_device():
     with pytest.raises(InputError, match="a verdict needs a device"):
-        mla_cost.levers(device=None)
+        mla_cost.levers(device=None, scope="attention")
 
 
 def test_an_illegal_row_keeps_its_own_way_out():
-    absorbed = mla_cost.levers(device="910b-64gb", kernel="flash")["absorbed"]
+    absorbed = mla_cost.levers(device="910b-64gb", kernel="flash", scope="attention")["absorbed"]
     assert verdict(absorbed).status == "illegal"
     assert verdict(absorbed).levers == ()
 
 
-@pytest.mark.parametrize("arguments", [["plan", "--layers", "8"], ["plan", "moonlight-8-h100", "--form", "laga"]])
+BLOCKS = ["plan", "--scope", "attention", "--layers", "8"]
+
+
+@pytest.mark.parametrize("arguments", [BLOCKS, ["plan", "moonlight-8-h100", "--form", "laga"]])
 def test_the_table_has_them_on_request(capsys, arguments):
     texts = []
     for flags in ([], ["--levers"], ["--refused-levers"]):
@@ -210,7 +215,7 @@ def test_the_table_has_them_on_request(capsys, arguments):
 
 def test_json_has_them_on_request(capsys):
     with pytest.raises(SystemExit):
-        main(["plan", "--layers", "8", "--device", "910b-64gb", "--levers", "--format", "json"])
+        main(["plan", "--scope", "attention", "--layers", "8", "--device", "910b-64gb", "--levers", "--format", "json"])
     rows = json.loads(capsys.readouterr().out)["results"]
     assert all(row["verdict"]["levers"] for row in rows)
     assert rows[0]["verdict"]["levers"][0]["settings"]["kernel"]

@@ -45,7 +45,7 @@ KEYS = [
 
 def verdict(question: dict[str, Any], found: Fit, **changes: Any) -> Verdict:
     """What a plan says of a row at other settings."""
-    asked = {**question, "device": found.device, "form": found.form, **changes}
+    asked = {"scope": "attention", **question, "device": found.device, "form": found.form, **changes}
     asked.pop("max_seq_len", None)
     (row,) = mla_cost.plan(**asked).results
     assert row.verdict is not None
@@ -84,7 +84,7 @@ def test_needs_never_fall_with_the_length():
     model = catalogued("deepseek-v3")
     accounts = 0
     for form, kernel, layer, sp in product(FORMS, KERNELS, ("attention", "dense", "moe", "head"), (1, 8, 128)):
-        asked = PlanSettings(model="deepseek-v3", kernel=kernel, sp=sp, seq_len=4096)
+        asked = PlanSettings(model="deepseek-v3", kernel=kernel, sp=sp, seq_len=4096, scope="attention")
         try:
             point = resolve(model, form, asked, layer)
             evaluation(point)
@@ -136,7 +136,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
 def test_both_sides_of_the_boundary(question):
-    asked = dict(question)
+    asked = {"scope": "attention", **question}
     found = mla_cost.longest(**asked)
     asked.pop("zigzag", None)
     for row in found.results:
@@ -152,7 +152,7 @@ def test_both_sides_of_the_boundary(question):
 
 @pytest.mark.parametrize(("sp", "zigzag", "step"), [(8, False, 8), (8, True, 16), (1, True, 1), (1, False, 1)])
 def test_the_step(sp, zigzag, step):
-    (row,) = mla_cost.longest(form="laga", device="910b-64gb", sp=sp, zigzag=zigzag).results
+    (row,) = mla_cost.longest(form="laga", device="910b-64gb", sp=sp, zigzag=zigzag, scope="attention").results
     assert row.seq_len_step == step
 
 
@@ -173,7 +173,7 @@ def test_a_scan_of_every_length_finds_the_same(form, kernel, sp):
 
 
 def fit_of(question: dict[str, Any], form: str, **more: Any) -> Fit:
-    (row,) = mla_cost.longest(**{**question, "form": form, **more}).results
+    (row,) = mla_cost.longest(**{"scope": "attention", **question, "form": form, **more}).results
     return row
 
 
@@ -200,7 +200,7 @@ def test_where_not_even_the_least_length_fits():
 )
 def test_the_least_sp_fits_and_no_smaller_one_does(question):
     target = question.get("seq_len", 16384)
-    for row in mla_cost.longest(**{"device": "a100-80gb", **question}).results:
+    for row in mla_cost.longest(**{"scope": "attention", "device": "a100-80gb", **question}).results:
         assert row.min_sp is not None
         smaller = [sp for sp in range(1, row.min_sp) if target % sp == 0]
         assert fits(verdict(question, row, sp=row.min_sp))
@@ -208,7 +208,7 @@ def test_the_least_sp_fits_and_no_smaller_one_does(question):
 
 
 def test_a_block_takes_the_devices_that_share_it():
-    for row in mla_cost.longest(device="910b-64gb").results:
+    for row in mla_cost.longest(device="910b-64gb", scope="attention").results:
         assert row.min_devices == row.min_sp
 
 
@@ -259,7 +259,7 @@ def test_the_model_scope_tells_a_layout_that_fits_where_the_one_asked_does_not()
 def cli(capsys) -> Callable[..., tuple[Any, str, str]]:
     def run(*arguments: str) -> tuple[Any, str, str]:
         with pytest.raises(SystemExit) as ended:
-            main(["fit", *arguments])
+            main(["fit", *arguments, *([] if "--scope" in arguments else ["--scope", "attention"])])
         out, err = capsys.readouterr()
         return ended.value.code, out, err
 
@@ -267,7 +267,7 @@ def cli(capsys) -> Callable[..., tuple[Any, str, str]]:
 
 
 def test_a_kernel_that_does_not_train_is_told_with_what_does():
-    for row in mla_cost.longest(device="910b-64gb", form="explicit", kernel="flash").results:
+    for row in mla_cost.longest(device="910b-64gb", form="explicit", kernel="flash", scope="attention").results:
         assert (row.limited_by, row.max_seq_len, row.min_sp, row.min_devices) == ("kernel", None, None, None)
         assert "what trains it here: npu-fusion" in row.reason
 
@@ -294,7 +294,7 @@ def test_the_json_has_the_fields_of_the_schema_in_order(cli):
 def test_the_table_says_what_the_json_says(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = cli("--device", "910b-64gb,h100-80gb")
-    rows = mla_cost.longest(device=["910b-64gb", "h100-80gb"])
+    rows = mla_cost.longest(device=["910b-64gb", "h100-80gb"], scope="attention")
     for row in rows.results:
         cells = [row.form, row.kernel, f"{row.max_seq_len:,}", str(row.min_sp), str(row.min_devices)]
         assert cells in [line.split() for line in out.splitlines()]

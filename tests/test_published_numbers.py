@@ -11,7 +11,8 @@ import mla_cost
 
 
 def plan(**settings):
-    return mla_cost.plan(**{"model": "deepseek-v3", "device": "910b-64gb", "seq_len": 16384, "sp": 8, **settings})
+    usual = {"scope": "attention", "model": "deepseek-v3", "device": "910b-64gb", "seq_len": 16384, "sp": 8}
+    return mla_cost.plan(**{**usual, **settings})
 
 
 @pytest.fixture(scope="module")

@@ -138,7 +138,8 @@ def test_the_closed_form_is_the_walk(question, family, layers):
 def test_what_grows_with_layers_and_what_does_not(form):
     """Saved bytes grow with every block, the workspace of the softmax does not."""
     one, two, nine = (
-        mla_cost.plan(form=form, device="a100-80gb", layers=layers).results[0].memory for layers in (1, 2, 9)
+        mla_cost.plan(form=form, device="a100-80gb", layers=layers, scope="attention").results[0].memory
+        for layers in (1, 2, 9)
     )
     assert one.saved_bytes is not None
     assert (two.saved_bytes, nine.saved_bytes) == (2 * one.saved_bytes, 9 * one.saved_bytes)
@@ -152,7 +153,7 @@ def test_what_grows_with_layers_and_what_does_not(form):
 
 def test_the_saved_copy_grows_with_layers():
     """Absorbed against explicit: the S x S copy is saved in each of nine blocks, 2 x 16384^2 x 16 bytes each."""
-    plan = mla_cost.plan(device=None, layers=9)
+    plan = mla_cost.plan(device=None, layers=9, scope="attention")
     saved = {row.form: row.memory.saved_bytes or 0 for row in plan.results}
     assert 9 * 2 * 16384**2 * 16 < saved["absorbed"] - saved["explicit"] < 10 * 2 * 16384**2 * 16
 
@@ -180,7 +181,7 @@ def test_the_closed_form_is_what_the_executor_runs(cell):
         "v_head_dim": tiny.value,
     }
     ran = run_fake(Spec(dims=tiny, seq_len=32, **cell))
-    memory = mla_cost.plan(device=None, dims=dims, seq_len=32, **cell).results[0].memory
+    memory = mla_cost.plan(device=None, scope="attention", dims=dims, seq_len=32, **cell).results[0].memory
     assert memory.saved_bytes == ran.saved_bytes
     assert memory.peak_bytes == ran.peak_bytes
     assert memory.parameter_gradient_total_bytes == ran.parameter_gradient_bytes
@@ -192,5 +193,5 @@ def test_three_blocks_of_deepseek_v3(form):
     from mla_cost.reference import Spec, run_fake
 
     ran = run_fake(Spec(form=form, layers=3))
-    memory = mla_cost.plan(device=None, form=form, layers=3).results[0].memory
+    memory = mla_cost.plan(device=None, form=form, layers=3, scope="attention").results[0].memory
     assert (memory.saved_bytes, memory.peak_bytes) == (ran.saved_bytes, ran.peak_bytes)

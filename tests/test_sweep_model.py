@@ -236,7 +236,7 @@ def test_bad_input_is_told(arguments, words):
 
 def test_attention_scope_names_what_it_does_not_vary():
     with pytest.raises(mla_cost.InputError, match="attention scope"):
-        mla_cost.sweep(over={"dp": [8]})
+        mla_cost.sweep(scope="attention", over={"dp": [8]})
 
 
 # ---- the command

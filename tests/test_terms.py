@@ -57,6 +57,10 @@ STAGE = {
 }
 
 
+def settings_of(question: dict[str, Any]) -> PlanSettings:
+    return PlanSettings(**{"scope": "attention", **question})
+
+
 def totals(settings: PlanSettings, term: str, stage: int | None = None) -> list[int]:
     found = api.terms(settings.model_copy(update={"stage": stage}), term)
     for it in found:
@@ -75,7 +79,7 @@ def show(question: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("question", ATTENTION, ids=show)
 def test_items_of_a_block_add_up(question):
-    settings = PlanSettings(**question)
+    settings = settings_of(question)
     rows = priced(settings)
     for term, field in {
         "saved": "saved_bytes",
@@ -91,7 +95,7 @@ def test_items_of_a_block_add_up(question):
 
 @pytest.mark.parametrize("question", MODELS, ids=show)
 def test_items_of_every_stage_add_up(question):
-    settings = PlanSettings(**question)
+    settings = settings_of(question)
     rows = priced(settings)
     for stage in sorted({0, settings.pp // 2, settings.pp - 1}):
         for term, field in STAGE.items():
@@ -101,7 +105,7 @@ def test_items_of_every_stage_add_up(question):
 
 @pytest.mark.parametrize("question", MODELS, ids=show)
 def test_the_worst_stage_is_the_default(question):
-    settings = PlanSettings(**question)
+    settings = settings_of(question)
     rows = priced(settings)
     for term, field in {"allocated": "allocated_peak_bytes", "saved": "saved_bytes", "peak": "peak_bytes"}.items():
         assert totals(settings, term) == [getattr(row.memory, field) for row in rows], term
@@ -139,13 +143,14 @@ def test_states_are_their_parts():
 )
 def test_what_is_refused(question, term, stage, message):
     with pytest.raises(InputError) as refused:
-        api.terms(PlanSettings(**question, stage=stage), term)
+        api.terms(settings_of(question | {"stage": stage}), term)
     assert message in str(refused.value)
 
 
 def printed(capsys, *arguments: str, code: int = 0) -> str:
+    scope = [] if any(name.startswith("deepseek") for name in arguments) else ["--scope", "attention"]
     with pytest.raises(SystemExit) as ended:
-        main(["plan", *arguments])
+        main(["plan", *arguments, *scope])
     out, err = capsys.readouterr()
     assert ended.value.code == code, err
     return out or err

@@ -16,7 +16,7 @@ TRIPLE = ("explicit", "absorbed", "laga")
 
 
 def result(**question: Any) -> Result:
-    (found,) = mla_cost.plan(**{"form": "laga", "device": "910b-64gb", **question}).results
+    (found,) = mla_cost.plan(**{"scope": "attention", "form": "laga", "device": "910b-64gb", **question}).results
     return found
 
 
@@ -99,7 +99,7 @@ def test_illegal_has_no_numbers_and_a_way_out():
 
 
 def test_an_illegal_row_does_not_take_the_others_with_it():
-    found = mla_cost.plan(kernel="flash", device="a100-80gb", value_padding="qk")
+    found = mla_cost.plan(kernel="flash", device="a100-80gb", value_padding="qk", scope="attention")
     assert {row.form: row.verdict.status for row in found.results if row.verdict} == {
         "explicit": "fits",
         "absorbed": "illegal",
@@ -220,7 +220,7 @@ def test_no_flash_trains_the_absorbed_form():
 
 
 def test_no_fused_kernel_is_said_in_words():
-    assert "mi300x absorbed none that we know of" in repr(mla_cost.plan(device="mi300x"))
+    assert "mi300x absorbed none that we know of" in repr(mla_cost.plan(device="mi300x", scope="attention"))
 
 
 def test_unaligned_heads_are_named_by_their_widths():
@@ -239,7 +239,7 @@ def test_the_a100_pays_for_gradient_times_output(form):
     ascend = result(form=form, device="910b-64gb")
     assert found.memory.kernel_workspace_bytes == (2 * SCORES if form == "absorbed" else SCORES)
     assert ascend.memory.kernel_workspace_bytes == (SCORES if form == "absorbed" else 0)
-    plan = mla_cost.plan(form=form)
+    plan = mla_cost.plan(form=form, scope="attention")
     assert "gradient x output (one S x S)" in plan.inputs["devices"]["a100-80gb"]["softmax_workspace"]
     assert "read in source" in plan.inputs["devices"]["a100-80gb"]["softmax_workspace"]
     assert "gradient x output" not in plan.inputs["devices"]["910b-64gb"]["softmax_workspace"]

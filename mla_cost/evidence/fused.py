@@ -117,7 +117,7 @@ def _priced(fields: Mapping[str, Any], family: str) -> Figures | None:
     dims = {name.removeprefix("dims."): value for name, value in fields.items() if name.startswith("dims.")}
     rest = {name: value for name, value in fields.items() if not name.startswith("dims.")}
     form = rest.pop("form")
-    settings = validated(PlanSettings, {**rest, "form": (form,), "dims": dims})
+    settings = validated(PlanSettings, {"scope": "attention", **rest, "form": (form,), "dims": dims})
     try:
         return figures(resolve(api.model_with_dims(settings), form, settings), family, settings.layers)
     except Illegal:

@@ -107,7 +107,7 @@ def sides(fields: Mapping[str, Any], dims: Mapping[str, Any]) -> tuple[Figures, 
 
 
 def _figures(form: str, fields: Mapping[str, Any], dims: Mapping[str, Any]) -> Figures:
-    settings = validated(PlanSettings, {**fields, "form": (form,), "dims": dict(dims)})
+    settings = validated(PlanSettings, {"scope": "attention", **fields, "form": (form,), "dims": dict(dims)})
     family = catalog.device(questions()["regimes"]["device"]).family
     return figures(resolve(api.model_with_dims(settings), form, settings), family)
 

@@ -37,7 +37,7 @@ def _share(asked: dict[str, Any], device: str, layers: int) -> Share:
 
 
 def _pair(asked: dict[str, Any], device: str, layers: int) -> tuple[Result, Result]:
-    answer = api.plan(device=device, layers=layers, **asked["plan"])
+    answer = api.plan(device=device, scope="attention", layers=layers, **asked["plan"])
     return answer[asked["of"]], answer.results[0]
 
 

@@ -128,7 +128,7 @@ def price(fields: Mapping[str, Any]) -> Result:
     rest = {name: value for name, value in fields.items() if not name.startswith("dims.")}
     if str(rest.get("model", "")).endswith(".yaml"):  # a model of one run, kept beside its figures
         rest["model"] = str(directory() / "models" / str(rest["model"]))
-    return api.plan(**rest, dims=dims).results[0]
+    return api.plan(**{"scope": "attention", **rest}, dims=dims).results[0]
 
 
 def grid(choices: Choices) -> Iterator[dict[str, Any]]:

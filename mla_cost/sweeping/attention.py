@@ -20,6 +20,7 @@ class Attention:
     """One block, or a stack of equal blocks, at every point of a grid."""
 
     figures: Final = tuple(Column(name, "int64", figure=True) for name in BYTES)
+    compiles: Final = False
     fork_from: Final = 300_000  # points; with fewer a process costs more than it saves
 
     def __init__(self, grid: Grid) -> None:

@@ -54,6 +54,10 @@ class Scope(Protocol):
     def fork_from(self) -> int:
         """Points from which several processes are worth it."""
 
+    @property
+    def compiles(self) -> bool:
+        """Whether programs of a choice take long to compile beside pricing its points."""
+
     def fill(self, choice: Choice, box: Box, views: Columns) -> None:
         """Price a box. views: a row for each numeric point, a column for each device."""
 
@@ -114,11 +118,16 @@ class Sweep:
                 start = (choice.number * self.grid.num_numbers + box.start) * size
                 self._fill(choice, box, {name: c[start : start + box.size * size] for name, c in found.items()})
 
-        if not (fork and cores.forked(work, boxes, min(workers, boxes))):
+        if not (fork and cores.forked(work, boxes, min(workers, boxes), self._together(workers))):
             work(range(boxes))  # also where a process failed: what failed there is raised here
         for index in self._sample():
             require_equal(index, {name: column[index] for name, column in found.items()}, self.scope.expected(index))
         return found
+
+    def _together(self, workers: int) -> int:
+        """Boxes that one process should fill: those of a choice, where each costs and there are enough for all."""
+        own = self.scope.compiles and self.grid.num_choices >= 2 * workers
+        return self.grid.boxes_per_choice if own else 1
 
     def chunks(self, start: int = 0) -> Iterator[Chunk]:
         """The points in order, a bounded number at a time. start: a point at which a chunk starts."""
@@ -417,7 +426,7 @@ def sweep(
     device: Any = defaults.DEVICES,
     *,
     over: Mapping[str, Any],
-    scope: str = "attention",
+    scope: str = defaults.SCOPE,
     **settings: Any,
 ) -> Sweep:
     """Every form at every setting of a grid, priced when asked for: `len`, `.to_numpy()`, `.best()`, `.pareto()`.
@@ -429,7 +438,8 @@ def sweep(
     that cannot be is a row with its reason.
 
     >>> import mla_cost
-    >>> study = mla_cost.sweep(device="910b-64gb", over={"seq_len": "4096..131072*2", "sp": [4, 8], "form": "all"})
+    >>> over = {"seq_len": "4096..131072*2", "sp": [4, 8], "form": "all"}
+    >>> study = mla_cost.sweep(device="910b-64gb", scope="attention", over=over)
     >>> len(study)
     36
     >>> study.best(by=("wire_bytes", "required_bytes"), where={"seq_len": 16384, "status": "fits"})["form"]

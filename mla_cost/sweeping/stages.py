@@ -27,6 +27,7 @@ class Stages:
     figures: Final = tuple(
         Column(name, "float64" if name in FLOPS else "int64", figure=True) for name in (*BYTES, *MODEL)
     )
+    compiles: Final = True
     fork_from: Final = 50_000  # points; every process compiles for itself
 
     def __init__(self, grid: ModelGrid) -> None:

@@ -46,7 +46,7 @@ def pipeline_cells(size: Size) -> list[Pipeline]:
             for parts in (DENSE, AHEAD)
         ]
         asked += [(replace(tiny, ffn=2048), WIDE_FIRST, 2), (replace(tiny, vocab=8192), DENSE, 2)]
-        asked += [(tiny, INTERLEAVED, 4), (replace(tiny, remat="full"), INTERLEAVED, 6), (real, DENSE, 2)]
+        asked += [(tiny, INTERLEAVED, 4), (replace(tiny, remat="full"), INTERLEAVED, 4), (real, DENSE, 2)]
     return [Pipeline(spec, parts, 2, m) for spec, parts, m in asked]
 
 
