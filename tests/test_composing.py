@@ -191,7 +191,7 @@ def test_bad_columns_are_told(columns, words):
 
 def test_a_stage_is_dropped_only_where_an_earlier_one_covers_it():
     """Without virtual stages the first of equal stages has most micro-batches in flight."""
-    names = Names(catalog.model("deepseek-v3"), "explicit", "reference")
+    names = Names(catalog.model("deepseek-v3"), "reference")
     deep = pipeline(names, Parallel(pp=61, micro_batches=1000))
     assert [stage.stage for stage in deep.stages] == [0, 1, 3, 60]  # embedding, dense, experts, loss and MTP
     assert len(pipeline(names, Parallel()).stages) == 1
@@ -202,7 +202,7 @@ def test_a_stage_is_dropped_only_where_an_earlier_one_covers_it():
 )
 def test_rows_of_a_stage_are_the_moments_of_its_schedule(parallel):
     """With one number in place of each layer's bytes, the largest row is what `activations` finds."""
-    names = Names(catalog.model("deepseek-v2-lite"), "explicit", "reference")
+    names = Names(catalog.model("deepseek-v2-lite"), "reference")
     pipe = pipeline(names, parallel)
     figures = np.arange(3.0, 3 + 7 * len(FIGURES) * len(pipe.places), 7).reshape(len(FIGURES), -1)
     layers = {place: Numbers(figures[:, at]) for at, place in enumerate(pipe.places)}

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from mla_cost import defaults
 from mla_cost.arrays.matrices import Floats, Ints, winners
 from mla_cost.config import ModelConfig
 from mla_cost.parallel import Chunk, Parallel, busiest_passes
@@ -56,10 +57,10 @@ class Names:
 
     """
 
-    def __init__(self, model: ModelConfig, form: str, profile: str) -> None:
+    def __init__(self, model: ModelConfig, profile: str) -> None:
         self.model = model
         settings = PlanSettings().model_copy(update={"profile": profile})
-        self._segments = Segments(model, form, settings, as_allocated("none"))
+        self._segments = Segments(model, defaults.BASELINE, settings, as_allocated("none"))
         self._first: dict[Any, int] = {}
         for index, kind in enumerate(self._segments.kinds):
             self._first.setdefault(kind, index)

@@ -84,7 +84,7 @@ def reason(
         settings = _chosen(model, device, form, settings, choose)
         whole_model.require_legal(model, settings)
         whole_model.require_stage(settings)
-        for place in _places(model, form, settings):
+        for place in _places(model, settings):
             evaluation(place_point(model, form, settings, place))
         parallel, keeping = whole_model.parallel_of(settings), whole_model.state_settings(settings)
         states(RankParameters(0, 0, 0, 0, 0, ()), parallel, keeping)
@@ -94,9 +94,9 @@ def reason(
     return result.verdict.reason if result.verdict else ""
 
 
-def _places(model: ModelConfig, form: str, settings: PlanSettings) -> Iterator[Place]:
+def _places(model: ModelConfig, settings: PlanSettings) -> Iterator[Place]:
     """The layers of a pipeline at their places, as a plan comes to them."""
-    names = Names(model, form, settings.profile)
+    names = Names(model, settings.profile)
     laid_out = names.stages(whole_model.parallel_of(settings))
     yield from dict.fromkeys(place for chunks in laid_out for chunk in chunks for place in names.of(chunk))
 
