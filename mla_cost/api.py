@@ -186,7 +186,7 @@ def terms(settings: PlanSettings, term: str) -> tuple[Term, ...]:
 
 
 def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
-    """The live bytes of every row of the attention scope that has numbers.
+    """The live bytes of every row that has numbers, as `mla_cost.picture` has them.
 
     Raises:
         InputError: bad input.
@@ -198,7 +198,8 @@ def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
     model = model_with_dims(settings)
     device = {name: catalog.device(name) for name in found.inputs["devices"]}
     priced = [row for row in found.results if row.memory.allocated_peak_bytes is not None]
-    return tuple(picture(model, device.get(row.device or ""), settings, row) for row in priced)
+    drawn = (picture(model, device.get(row.device or ""), settings, row) for row in priced)
+    return tuple(each for each in drawn if each is not None)
 
 
 _MODEL_ONLY = (

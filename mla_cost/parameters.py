@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from math import prod
 from typing import Final, Literal, NamedTuple
 
@@ -157,7 +158,10 @@ def _gaps(config: ModelConfig) -> Iterator[tuple[str, str]]:
 
 def layer_kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
     """The kind of each layer of a countable model, in order."""
-    return tuple(_kind_of(config, index) for index in range(_stated(config, "num_layers")))
+    count = _stated(config, "num_layers")
+    blocks = _stated(config, "num_mla_layers") // count or 1
+    first_moe = _stated(config, "num_dense_layers") if config.num_routed_experts else count
+    return _kinds(_Layers(count, blocks, config.mla_layer_indices, first_moe, _indexers(config)))
 
 
 def layer_weights(config: ModelConfig, kind: LayerKind) -> tuple[Weight, ...]:
@@ -293,18 +297,30 @@ def _stated(config: ModelConfig, fact: str) -> int:
     return value
 
 
-def _kind_of(config: ModelConfig, index: int) -> LayerKind:
-    blocks = _stated(config, "num_mla_layers") // _stated(config, "num_layers") or 1
-    held = config.mla_layer_indices
-    attention = blocks if held is None or index in held else 0
-    moe = bool(config.num_routed_experts) and index >= _stated(config, "num_dense_layers")
-    return LayerKind(attention, moe, bool(attention) and _has_indexer(config, index))
+class _Layers(NamedTuple):
+    """What tells the layers of a model apart. mla, indexers: which layers have one; None: all."""
+
+    layers: int
+    blocks: int
+    mla: tuple[int, ...] | None
+    first_moe: int
+    indexers: tuple[int, ...] | None
 
 
-def _has_indexer(config: ModelConfig, index: int) -> bool:
-    """Whether a layer has an indexer of its own; the others of a sharing model use an earlier layer's choice."""
-    held = config.indexer_layer_indices
-    return config.indexer is not None and (held is None or index in held)
+@lru_cache(maxsize=256)
+def _kinds(model: _Layers) -> tuple[LayerKind, ...]:
+    return tuple(_kind_of(model, index) for index in range(model.layers))
+
+
+def _kind_of(model: _Layers, index: int) -> LayerKind:
+    attention = model.blocks if model.mla is None or index in model.mla else 0
+    indexer = model.indexers is None or index in model.indexers
+    return LayerKind(attention, index >= model.first_moe, bool(attention) and indexer)
+
+
+def _indexers(config: ModelConfig) -> tuple[int, ...] | None:
+    """The layers with an indexer of their own; the others of a sharing model use an earlier layer's choice."""
+    return config.indexer_layer_indices if config.indexer is not None else ()
 
 
 def _mixers(config: ModelConfig, kind: LayerKind) -> Iterator[Weight]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from math import ceil, comb
+from math import ceil, comb, gcd
 from typing import Any, NamedTuple
 
 from mla_cost import defaults
@@ -264,7 +264,8 @@ def _require(scheme: Scheme, values: Mapping[str, int]) -> None:
 def _way_out(scheme: Scheme, broken: Requirement, fields: Mapping[str, int]) -> str:
     """The nearest degree below that meets every requirement of the scheme, and the nearest length above."""
     divided = [need for need in scheme.requires if need.by == broken.by]
-    degrees = range(fields[broken.by], 0, -1)
+    most = min(fields[broken.by], gcd(*(fields[need.what] for need in divided)))  # what divides all divides this
+    degrees = range(most, 0, -1)
     below = next(size for size in degrees if not any(fields[need.what] % _parts(need, size) for need in divided))
     told = f"the nearest {broken.by} below is {below}"
     if broken.what != "seq_len":

@@ -7,7 +7,7 @@ layers before keep) + (the layer's own peak). What a stage holds beside is in do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -159,6 +159,10 @@ class Segments:
         if place not in self._known:
             self._known[place] = segment(*self._asked, place, self._look)
         return self._known[place]
+
+    def alike(self, chunk: Chunk) -> Hashable:
+        """What chunks have in common that cost the same and hold the same weights."""
+        return chunk.embedding, tuple(self.kinds[at] for at in chunk.layers), chunk.num_mtp, chunk.loss
 
     def chunk(self, chunk: Chunk) -> ChunkCost:
         """The segments of a chunk in order."""

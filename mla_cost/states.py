@@ -8,6 +8,7 @@ runtime/zero/stage_1_and_2.py (padding, buckets, ZeRO-2 reducing every micro-bat
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from math import lcm
 from typing import Final, Literal, NamedTuple
@@ -16,6 +17,7 @@ from mla_cost.config import ModelConfig
 from mla_cost.errors import InputError
 from mla_cost.parallel import Chunk, Parallel, Shape
 from mla_cost.parameters import (
+    LayerKind,
     Weight,
     embedding_weight,
     final_norm_weight,
@@ -78,7 +80,6 @@ class RankParameters(NamedTuple):
     tp_summed: int
     shared: int
     buffers: int
-    items: tuple[Held, ...]
 
     @property
     def elements(self) -> int:
@@ -176,16 +177,33 @@ def rank_parameters(
 
     A stage with MTP modules and no embedding of its own holds a copy, and so does the last stage of a tied model.
     """
-    items = tuple(_held(config, parallel, chunks, settings))
-    trained = [item for item in items if item.trained]
+    found = [
+        (count, _held("", weight, shared, parallel, settings))
+        for count, weight, shared in _counted(config, parallel, chunks)
+    ]
+    trained = [(count, held) for count, held in found if held.trained]
     return RankParameters(
-        dense=_sum(item for item in trained if item.holder == "dense"),
-        expert=_sum(item for item in trained if item.holder == "expert"),
-        tp_summed=_sum(item for item in trained if item.over_tp),
-        shared=_sum(item for item in trained if item.shared),
-        buffers=_sum(item for item in items if not item.trained),
-        items=items,
+        dense=_sum((count, held) for count, held in trained if held.holder == "dense"),
+        expert=_sum((count, held) for count, held in trained if held.holder == "expert"),
+        tp_summed=_sum((count, held) for count, held in trained if held.over_tp),
+        shared=_sum((count, held) for count, held in trained if held.shared),
+        buffers=_sum((count, held) for count, held in found if not held.trained),
     )
+
+
+def rank_weights(
+    config: ModelConfig, parallel: Parallel, chunks: Sequence[Chunk], settings: StateSettings = DEFAULTS
+) -> Iterator[Held]:
+    """Every weight that `rank_parameters` counts, layer by layer."""
+    weights: dict[LayerKind, tuple[Weight, ...]] = {}
+    for index, kind in _layers(config, chunks):
+        if kind not in weights:
+            weights[kind] = layer_weights(config, kind)
+        yield from (_held(f"layer {index}", weight, False, parallel, settings) for weight in weights[kind])
+    for index in range(sum(chunk.num_mtp for chunk in chunks)):
+        yield from (_held(f"mtp {index}", weight, False, parallel, settings) for weight in mtp_weights(config))
+    for weight, shared in _ends(config, parallel, chunks):
+        yield _held("ends", weight, shared, parallel, settings)
 
 
 def states(held: RankParameters, parallel: Parallel, settings: StateSettings = DEFAULTS) -> States:
@@ -256,25 +274,27 @@ def _require(parallel: Parallel, settings: StateSettings) -> None:
         )
 
 
-def _held(config: ModelConfig, parallel: Parallel, chunks: Sequence[Chunk], settings: StateSettings) -> Iterator[Held]:
-    for part, weight, shared in _stage_weights(config, parallel, chunks):
-        elements = _on_rank(weight, parallel, settings)
-        over_tp = parallel.tp > 1 and _is_whole(weight, settings)
-        holder: Holder = "expert" if weight.split == "experts" else "dense"
-        yield Held(part, weight.name, holder, elements, over_tp, shared, weight.trained)
+def _held(part: str, weight: Weight, shared: bool, parallel: Parallel, settings: StateSettings) -> Held:
+    elements = _on_rank(weight, parallel, settings)
+    over_tp = parallel.tp > 1 and _is_whole(weight, settings)
+    holder: Holder = "expert" if weight.split == "experts" else "dense"
+    return Held(part, weight.name, holder, elements, over_tp, shared, weight.trained)
 
 
-def _stage_weights(
-    config: ModelConfig, parallel: Parallel, chunks: Sequence[Chunk]
-) -> Iterator[tuple[str, Weight, bool]]:
-    """Every weight of a stage with the part it belongs to and whether another stage holds a copy."""
+def _counted(config: ModelConfig, parallel: Parallel, chunks: Sequence[Chunk]) -> Iterator[tuple[int, Weight, bool]]:
+    """Every weight once for each kind of layer: how many there are, and whether another stage holds a copy."""
+    kinds = Counter(kind for _, kind in _layers(config, chunks))
+    for kind, count in kinds.items():
+        yield from ((count, weight, False) for weight in layer_weights(config, kind))
+    modules = sum(chunk.num_mtp for chunk in chunks)
+    yield from ((modules, weight, False) for weight in (mtp_weights(config) if modules else ()))
+    yield from ((1, weight, shared) for weight, shared in _ends(config, parallel, chunks))
+
+
+def _layers(config: ModelConfig, chunks: Sequence[Chunk]) -> Iterator[tuple[int, LayerKind]]:
+    """The layers of a stage, each with its kind."""
     kinds = layer_kinds(config)
-    weights = {kind: layer_weights(config, kind) for kind in set(kinds)}
-    for index in (index for chunk in chunks for index in chunk.layers):
-        yield from ((f"layer {index}", weight, False) for weight in weights[kinds[index]])
-    for index in range(sum(chunk.num_mtp for chunk in chunks)):
-        yield from ((f"mtp {index}", weight, False) for weight in mtp_weights(config))
-    yield from (("ends", weight, shared) for weight, shared in _ends(config, parallel, chunks))
+    yield from ((index, kinds[index]) for chunk in chunks for index in chunk.layers)
 
 
 def _ends(config: ModelConfig, parallel: Parallel, chunks: Sequence[Chunk]) -> Iterator[tuple[Weight, bool]]:
@@ -376,5 +396,5 @@ def _named(items: Iterable[StateItem], name: str) -> int:
     return sum(item.bytes for item in items if item.name == name)
 
 
-def _sum(items: Iterable[Held]) -> int:
-    return sum(item.elements for item in items)
+def _sum(counted: Iterable[tuple[int, Held]]) -> int:
+    return sum(count * held.elements for count, held in counted)

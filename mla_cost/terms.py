@@ -18,7 +18,7 @@ from mla_cost.resolve import resolve
 from mla_cost.results import CollectiveCost, Result, Term, TermItem
 from mla_cost.settings import PlanSettings
 from mla_cost.stage import Segment
-from mla_cost.states import Held, RankParameters, StateItem, StateSettings, rank_parameters
+from mla_cost.states import Held, StateItem, StateSettings, rank_parameters, rank_weights
 from mla_cost.whole_model import Cost, evaluated, parallel_of, state_settings, told
 from mla_cost.workspace import kinds_of
 
@@ -175,7 +175,8 @@ class _Stage:
         self.family = device.family if device else "none"
         self.parallel: Parallel = parallel_of(chosen)
         self.keeping: StateSettings = state_settings(chosen)
-        self.held: RankParameters = rank_parameters(model, self.parallel, self.cost.chunks, self.keeping)
+        self.held = rank_parameters(model, self.parallel, self.cost.chunks, self.keeping)
+        self.rank_weights = tuple(rank_weights(model, self.parallel, self.cost.chunks, self.keeping))
         self.known: dict[str, Callable[[], Items]] = {
             "weights": self.weights,
             "gradients": self.gradients,
@@ -208,7 +209,7 @@ class _Stage:
         return map(self._shard, [*self._items("master weights"), *self._items("moments")])
 
     def buffers(self) -> Items:
-        held = (item for item in self.held.items if not item.trained)
+        held = (item for item in self.rank_weights if not item.trained)
         return self._weights("buffers", held, 4)
 
     def _items(self, name: str) -> list[StateItem]:
@@ -216,7 +217,7 @@ class _Stage:
 
     def _whole(self, name: str, size: int) -> Items:
         """Every weight of the stage, then the padding of the buffers that they lie in."""
-        yield from self._weights(name, (item for item in self.held.items if item.trained), size)
+        yield from self._weights(name, (item for item in self.rank_weights if item.trained), size)
         for item in self._items(name):
             yield TermItem(
                 name, f"padding of the {item.holder} buffer", "to a multiple of the group", item.padding_bytes

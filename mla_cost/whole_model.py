@@ -279,21 +279,26 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
     parallel, keeping = parallel_of(settings), state_settings(settings)
     segments = Segments(model, form, settings, as_allocated(family))
     laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
-    return [_cost(model, parallel, keeping, segments, at, chunks) for at, chunks in enumerate(laid_out)]
+    alike = {tuple(map(segments.alike, chunks)): chunks for chunks in laid_out}
+    kept = {key: _kept(model, parallel, keeping, segments, chunks) for key, chunks in alike.items()}
+    return [
+        Cost(at, chunks, costs, held, activations(parallel, at, costs), stands)
+        for at, chunks in enumerate(laid_out)
+        for costs, held, stands in [kept[tuple(map(segments.alike, chunks))]]
+    ]
 
 
-def _cost(
+def _kept(
     model: ModelConfig,
     parallel: Parallel,
     keeping: StateSettings,
     segments: Segments,
-    at: int,
     chunks: tuple[Chunk, ...],
-) -> Cost:
-    costs = tuple(segments.chunk(chunk) for chunk in chunks)
-    held = rank_parameters(model, parallel, chunks, keeping)
-    active = activations(parallel, at, costs)
-    return Cost(at, chunks, costs, states(held, parallel, keeping), active, standing(costs, segments.profile))
+) -> tuple[tuple[ChunkCost, ...], States, tuple[Breakdown, ...]]:
+    """What stages of equal layers have alike: their chunks, states, and what stands."""
+    costs = tuple(map(segments.chunk, chunks))
+    held = states(rank_parameters(model, parallel, chunks, keeping), parallel, keeping)
+    return costs, held, standing(costs, segments.profile)
 
 
 def require_legal(model: ModelConfig, settings: PlanSettings) -> None:

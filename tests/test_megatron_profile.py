@@ -473,11 +473,13 @@ def test_the_reference_has_no_checkpoint_without_output():
 
 
 def test_the_attention_scope_has_the_reference_only():
-    row = mla_cost.plan(profile="megatron", form="explicit", kernel="flash", device="h100-80gb").results[0]
+    row = mla_cost.plan(
+        scope="attention", profile="megatron", form="explicit", kernel="flash", device="h100-80gb"
+    ).results[0]
     assert row.verdict is not None
     assert "use scope model" in row.verdict.reason
     with pytest.raises(mla_cost.InputError, match="belongs to scope model"):
-        mla_cost.plan(cross_entropy="te-fp32")
+        mla_cost.plan(scope="attention", cross_entropy="te-fp32")
 
 
 def test_a_plan_tells_its_profile_and_what_stands():

@@ -70,6 +70,25 @@ def _ready() -> PlanSettings:
     return planfile.settings(catalog.plan_path("deepseek-v3-2048-h800"), {"form": ["explicit"]}, {}, {})
 
 
+@pytest.mark.parametrize("changes", [{}, {"remat": "full"}, {"stage": 15}, {"profile": "megatron"}], ids=str)
+def test_the_layers_of_a_stage_add_up_to_its_peak(changes):
+    settings = _ready().model_copy(update=changes)
+    (row,), (it,) = api.answer(settings).results, api.pictures(settings)
+    assert it.totals[it.peak] == row.memory.allocated_peak_bytes == max(it.totals)
+    assert it.what.startswith(f"stage {row.settings['stage']}, layer ")
+    assert row.memory.allocated_peak_moment is not None
+    assert row.memory.allocated_peak_moment.op.startswith(it.ops[it.peak])
+
+
+def test_an_optimizer_step_that_peaks_has_no_tensors_to_draw():
+    """Recomputing everything, with bf16 gradients, on one stage: the step's fp32 copy is the most."""
+    few: dict[str, Any] = {"seq_len": 256, "remat": "full", "gradient_dtype": "bf16", "sp": 1, "ep": 8, "dp": 8, "device": ()}
+    settings = PlanSettings(model="deepseek-v2-lite", scope="model", form=("laga",), **few)
+    (row,) = api.answer(settings).results
+    assert row.memory.allocated_peak_moment == ("step", "gradients in fp32")
+    assert api.pictures(settings) == ()
+
+
 def test_many_stages_are_drawn_on_request(capsys):
     flags = ["--scope", "model", "--model", "deepseek-v3", "--device", "h800-80gb", "--form", "explicit", "--sp", "1"]
     flags += ["--seq-len", "4096", "--pp", "30", "--set", "pipeline_layout=Et|(tt|)*28t*4mL"]

@@ -39,7 +39,7 @@ def golden(stage: int) -> RankParameters:
 
 
 def plain(dense: int, expert: int = 0, buffers: int = 0) -> RankParameters:
-    return RankParameters(dense, expert, tp_summed=0, shared=0, buffers=buffers, items=())
+    return RankParameters(dense, expert, tp_summed=0, shared=0, buffers=buffers)
 
 
 def test_the_golden_runs_vocabulary_and_last_stage_written_out() -> None:

@@ -27,11 +27,12 @@ def fit(
     sp: Annotated[
         int | None, typer.Option("--sp", "--cp", "--context-parallel-size", help="Ranks that share one sequence.")
     ] = None,
-    tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks (scope model).")] = None,
-    pp: Annotated[int | None, typer.Option(help="Pipeline stages (scope model).")] = None,
-    ep: Annotated[int | None, typer.Option(help="Ranks that share the experts (scope model).")] = None,
-    dp: Annotated[int | None, typer.Option(help="Data-parallel ranks (scope model).")] = None,
-    micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step (scope model).")] = None,
+    tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks.")] = None,
+    pp: Annotated[int | None, typer.Option(help="Pipeline stages.")] = None,
+    ep: Annotated[int | None, typer.Option(help="Ranks that share the experts.")] = None,
+    etp: Annotated[int | None, typer.Option(help="Ranks that share each expert.")] = None,
+    dp: Annotated[int | None, typer.Option(help="Data-parallel ranks.")] = None,
+    micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step.")] = None,
     scheme: Annotated[str | None, typer.Option(help="What crosses ranks; each form has its usual one.")] = None,
     kernel: Annotated[str | None, typer.Option(help="How attention is executed.")] = None,
     layers: Annotated[int | None, typer.Option(help="Equal blocks in a row; 1 by default.")] = None,
@@ -40,7 +41,9 @@ def fit(
     ] = None,
     reserve: Annotated[Names, typer.Option(metavar="ITEM=BYTES", help="Override a reserve item of the device.")] = None,
     assign: Annotated[Names, typer.Option("--set", metavar="FIELD=VALUE", help="Any field of a plan.")] = None,
-    scope: Annotated[str | None, typer.Option(metavar="attention|model", help="What is priced.")] = None,
+    scope: Annotated[
+        str | None, typer.Option(metavar="model|attention", help="What is priced; model by default.")
+    ] = None,
     output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print the answer.")] = "table",
     sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", hidden=True)] = False,
 ) -> None:
@@ -66,6 +69,7 @@ def fit(
         "tp": tp,
         "pp": pp,
         "ep": ep,
+        "etp": etp,
         "dp": dp,
         "micro_batches": micro_batches,
         "scheme": scheme,

@@ -31,11 +31,15 @@ def plan(
         int | None,
         typer.Option("--sp", "--cp", "--context-parallel-size", help="Ranks that share one sequence."),
     ] = None,
-    tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks (scope model).")] = None,
-    pp: Annotated[int | None, typer.Option(help="Pipeline stages (scope model).")] = None,
-    ep: Annotated[int | None, typer.Option(help="Ranks that share the experts (scope model).")] = None,
-    dp: Annotated[int | None, typer.Option(help="Data-parallel ranks (scope model).")] = None,
-    micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step (scope model).")] = None,
+    tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks.")] = None,
+    pp: Annotated[int | None, typer.Option(help="Pipeline stages.")] = None,
+    ep: Annotated[int | None, typer.Option(help="Ranks that share the experts.")] = None,
+    etp: Annotated[int | None, typer.Option(help="Ranks that share each expert.")] = None,
+    dp: Annotated[int | None, typer.Option(help="Data-parallel ranks.")] = None,
+    sharding: Annotated[
+        str | None, typer.Option(metavar="ddp|distributed|zero1|zero2", help="What data-parallel ranks share.")
+    ] = None,
+    micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step.")] = None,
     form: Annotated[Names, typer.Option(help="Forms, repeated or separated by commas; `all` by default.")] = None,
     scheme: Annotated[str | None, typer.Option(help="What crosses ranks; each form has its usual one.")] = None,
     kernel: Annotated[str | None, typer.Option(help="How attention is executed.")] = None,
@@ -46,7 +50,7 @@ def plan(
         str | None,
         typer.Option(metavar="none|full|PART+PART", help="What backward runs again: core_attn, mlp, moe, ..."),
     ] = None,
-    layers: Annotated[int | None, typer.Option(help="Equal blocks in a row; 1 by default.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Equal blocks in a row (scope attention).")] = None,
     v_layout: Annotated[str | None, typer.Option(metavar="view|contiguous", help="V as a view or a copy.")] = None,
     value_padding: Annotated[str | None, typer.Option(metavar="none|qk", help="Pad V to the width of Q and K.")] = None,
     attention_layout: Annotated[
@@ -63,7 +67,9 @@ def plan(
     ] = None,
     reserve: Annotated[Names, typer.Option(metavar="ITEM=BYTES", help="Override a reserve item of the device.")] = None,
     assign: Annotated[Names, typer.Option("--set", metavar="FIELD=VALUE", help="Any field: dims.heads=64.")] = None,
-    scope: Annotated[str | None, typer.Option(metavar="attention|model", help="What is priced.")] = None,
+    scope: Annotated[
+        str | None, typer.Option(metavar="model|attention", help="What is priced; model by default.")
+    ] = None,
     profile: Annotated[
         str | None,
         typer.Option(metavar="reference|megatron", help="Whose implementation runs (megatron: scope model)."),
@@ -81,16 +87,14 @@ def plan(
     explain_term: Annotated[
         str | None, typer.Option(metavar="NAME", help="Where a number comes from: saved, allocated, kept, weights, ...")
     ] = None,
-    stage: Annotated[
-        int | None, typer.Option(help="The pipeline stage that is told (scope model); the worst by default.")
-    ] = None,
+    stage: Annotated[int | None, typer.Option(help="The pipeline stage that is told; the worst by default.")] = None,
     bars: Annotated[bool, typer.Option("--bars", help="Memory as bars: of every form, or of every stage.")] = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png|svg", help="Draw memory: over time, or per stage (scope model).")
     ] = None,
     sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", hidden=True)] = False,
 ) -> None:
-    """Price the forms of one MLA block on devices and say whether they fit."""
+    """Price a rank of a whole model, or one MLA block, in every form on devices and say whether it fits."""
     from mla_cost import api, planfile
     from mla_cost.errors import InputError
 
@@ -107,6 +111,8 @@ def plan(
         "tp": tp,
         "pp": pp,
         "ep": ep,
+        "etp": etp,
+        "sharding": sharding,
         "dp": dp,
         "micro_batches": micro_batches,
         "form": planfile.names(form),

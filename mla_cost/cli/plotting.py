@@ -9,7 +9,7 @@ from mla_cost.errors import InputError
 from mla_cost.results import Plan
 from mla_cost.settings import PlanSettings
 from mla_cost.sweeping.result import extra
-from mla_cost.views.memory import Timeline, draw_stages, draw_timelines
+from mla_cost.views.memory import Timeline, draw_model, draw_timelines
 
 
 def check(path: Path) -> None:
@@ -25,7 +25,7 @@ def check(path: Path) -> None:
 
 
 def draw_plan(settings: PlanSettings, answer: Plan, path: Path) -> None:
-    """Write the picture of a plan: live bytes over time, at the model scope what every stage holds.
+    """Write the picture of a plan: live bytes over time, at the model scope below what every stage holds.
 
     Raises:
         InputError: a file that cannot be written.
@@ -36,7 +36,8 @@ def draw_plan(settings: PlanSettings, answer: Plan, path: Path) -> None:
     try:
         if inputs["scope"] == "model":
             degrees = ", ".join(f"{axis} {inputs[axis]}" for axis in ("tp", "sp", "pp", "ep", "dp"))
-            draw_stages(path, f"{about}, {degrees}", [row for row in answer.results if row.memory.stages])
+            priced = [row for row in answer.results if row.memory.stages]
+            draw_model(path, f"{about}, {degrees}", priced, _timelines(settings))
         else:
             blocks = "one attention block" if inputs["layers"] == 1 else f"{inputs['layers']} attention blocks"
             draw_timelines(path, f"{about}, sp {inputs['sp']}, {blocks}", _timelines(settings))
@@ -47,7 +48,7 @@ def draw_plan(settings: PlanSettings, answer: Plan, path: Path) -> None:
 def _timelines(settings: PlanSettings) -> list[Timeline]:
     return [
         Timeline(
-            title=f"{it.form}, kernel {it.kernel}{f' on {it.device}' if it.device else ''}",
+            title=f"{it.form}, kernel {it.kernel}{f' on {it.device}' if it.device else ''}: {it.what} around the peak",
             usable_bytes=it.usable_bytes,
             ops=it.ops,
             phases=it.phases,

@@ -10,7 +10,15 @@ from typing import Any, Final, NamedTuple, Protocol
 from mla_cost.results import Result, Stage
 
 GIB: Final = 2**30
-GREYS: Final = {"weights": "#8C8C8C", "the other blocks": "#B4B4B4", "everything else": "#D9D9D9"}
+GREYS: Final = {
+    "weights": "#8C8C8C",
+    "the other blocks": "#B4B4B4",
+    "everything else": "#D9D9D9",
+    "weights, gradients, optimizer": "#787878",
+    "buffers that stand": "#8C8C8C",
+    "other micro-batches": "#A5A5A5",
+    "kept by the layers before": "#BEBEBE",
+}
 # Okabe and Ito's palette, told apart by everybody
 COLOURS: Final = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#F0E442", "#882255", "#44AA99")
 WORKSPACE: Final = "#D55E00"
@@ -75,28 +83,39 @@ def _timeline(axes: Any, it: Timeline, most: float) -> None:
         floor = top
     axes.plot(range(count + 1), floor, drawstyle="steps-post", color="#000000", linewidth=0.8)
     axes.set_xlim(0, count)
-    axes.set_ylim(0, most * 1.16)
-    axes.set_ylabel("GiB on one rank")
-    _mark_peak(axes, it, totals[it.peak] / GIB, most)
+    low, high = _scale(it, most)
+    axes.set_ylim(low, high)
+    axes.set_ylabel("GiB on one rank" if low == 0 else f"GiB on one rank, from {low:.0f}")
+    _mark_peak(axes, it, totals[it.peak] / GIB, high)
     _op_ticks(axes, it)
     _dress(axes, it.title)
     _legend(axes, "alive at the peak, GiB")
 
 
-def _mark_peak(axes: Any, it: Timeline, peak: float, most: float) -> None:
+def _scale(it: Timeline, most: float) -> tuple[float, float]:
+    """The ends of the scale, GiB: what never changes is cut where it would leave little room for what does."""
+    still = sum(layer.bytes[0] for layer in it.layers if len(set(layer.bytes)) == 1) / GIB
+    highest = max(_totals(it)) / GIB
+    if still * 2 < highest:
+        return 0, most * 1.16
+    room = highest - still
+    return float(int(max(still - room * 0.2, 0))), highest + room * 0.25
+
+
+def _mark_peak(axes: Any, it: Timeline, peak: float, high: float) -> None:
     place = it.peak + 0.5
     text = f"peak {peak:.2f} GiB, {it.phases[it.peak]} of {it.ops[it.peak]}"
     left = place > len(it.ops) / 2
     axes.annotate(
         text,
         (place, peak),
-        (place + (-1.5 if left else 1.5), most * 1.1),
+        (place + (-1.5 if left else 1.5), peak + (high - peak) * 0.6),
         ha="right" if left else "left",
         va="center",
         fontsize=8,
         arrowprops={"arrowstyle": "-", "linewidth": 0.8},
     )
-    if it.usable_bytes is not None and it.usable_bytes / GIB < most * 1.16:
+    if it.usable_bytes is not None and axes.get_ylim()[0] < it.usable_bytes / GIB < high:
         axes.axhline(it.usable_bytes / GIB, color="#000000", linewidth=1, linestyle="--")
 
 
@@ -118,15 +137,17 @@ def _op_ticks(axes: Any, it: Timeline) -> None:
 # ---- per stage
 
 
-def draw_stages(path: Path, title: str, results: Sequence[Result]) -> None:
-    """Write the picture as the file's name says (.png or .svg), a panel for each result, a bar for each stage."""
-    stages = max(len(result.memory.stages or ()) for result in results)
-    figure, panels = _figure(len(results), title, height=2.9, width=max(6.2, min(10.0, 4.5 + 0.42 * stages)))
+def draw_model(path: Path, title: str, results: Sequence[Result], timelines: Sequence[Timeline]) -> None:
+    """Write the picture as the file's name says: every stage of each result as a bar, then live bytes over time."""
+    figure, panels = _figure(len(results) + len(timelines), title, height=3.1)
     usable = [r.verdict.usable_bytes for r in results if r.verdict and r.verdict.usable_bytes]
     peaks = [stage.allocated_peak_bytes for r in results for stage in r.memory.stages or ()]
     most = max([*peaks, *usable]) / GIB
-    for axes, result in zip(panels, results, strict=True):
+    for axes, result in zip(panels, results, strict=False):
         _stages(axes, result, most)
+    tallest = max((max(_totals(it)) for it in timelines), default=0) / GIB
+    for axes, it in zip(panels[len(results) :], timelines, strict=True):
+        _timeline(axes, it, tallest)
     figure.savefig(path)
 
 
