@@ -164,7 +164,7 @@ def _sharing(degrees: Parallel, holder: str) -> int:
 
 def _whole(held: Held, holder: str) -> RankParameters:
     dense, expert = (held.elements, 0) if holder == "dense" else (0, held.elements)
-    return RankParameters(dense, expert, held.tp_summed, held.shared, held.buffers, ())
+    return RankParameters(dense, expert, held.tp_summed, held.shared, held.buffers)
 
 
 def sums(calls: Sequence[StepCollective]) -> Mapping[tuple[str, str], int]:

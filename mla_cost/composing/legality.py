@@ -18,7 +18,7 @@ from mla_cost.settings import PlanSettings
 from mla_cost.states import RankParameters, shape_of, states
 from mla_cost.whole_model import parallel_of, require_profile, require_stage, state_settings
 
-_NOTHING = RankParameters(0, 0, 0, 0, 0, ())
+_NOTHING = RankParameters(0, 0, 0, 0, 0)
 
 
 def refused(model: ModelConfig, points: Points) -> Any:

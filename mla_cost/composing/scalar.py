@@ -87,7 +87,7 @@ def reason(
         for place in _places(model, settings):
             evaluation(place_point(model, form, settings, place))
         parallel, keeping = whole_model.parallel_of(settings), whole_model.state_settings(settings)
-        states(RankParameters(0, 0, 0, 0, 0, ()), parallel, keeping)
+        states(RankParameters(0, 0, 0, 0, 0), parallel, keeping)
     except (Illegal, InputError, ProgramError) as error:
         return str(error)
     (result,) = whole_model.rows(model, device, settings.model_copy(update={"form": (form,)}))

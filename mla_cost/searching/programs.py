@@ -94,7 +94,7 @@ def _refusal(question: Question, program: Program, settings: PlanSettings) -> st
 
 def refused_in_pipelines(question: Question) -> dict[str, str]:
     """Of the ways to shard that are searched, those that no pipeline has, with the reason."""
-    nothing, pipeline = RankParameters(0, 0, 0, 0, 0, ()), Parallel(pp=2)
+    nothing, pipeline = RankParameters(0, 0, 0, 0, 0), Parallel(pp=2)
     found = {}
     for sharding in question.values("sharding"):
         try:
