@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mla_cost import catalog, defaults, fit, pricing
-from mla_cost.config import AttentionDims, DeviceConfig, ModelConfig, validated
+from mla_cost.config import DeviceConfig, ModelConfig, validated
 from mla_cost.cost import Key
 from mla_cost.errors import InputError
 from mla_cost.forms import ALIASES, FORMS
@@ -250,26 +250,7 @@ def _rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSetting
 
 def model_with_dims(settings: PlanSettings) -> ModelConfig:
     """The model with the dims and facts of the settings in place of its own."""
-    model = catalog.model(settings.model)
-    if settings.facts:
-        model = _with_facts(model, settings.facts)
-    if not settings.dims:
-        return model
-    dims = validated(AttentionDims, {**model.dims.model_dump(), **settings.dims}, prefix="dims")
-    return model.model_copy(update={"dims": dims})
-
-
-def _with_facts(model: ModelConfig, facts: Mapping[str, Any]) -> ModelConfig:
-    """The model with other facts, each a key of a model's file.
-
-    Raises:
-        InputError: a key that no model has, a value that it may not have, or a key that says what a model is.
-
-    """
-    for field in ("dims", "name"):
-        if field in facts:
-            raise InputError("a plan states it apart", field=f"facts.{field}", allowed="dims.WIDTH, model")
-    return validated(ModelConfig, {**model.model_dump(), **facts}, prefix="facts")
+    return catalog.changed(catalog.model(settings.model), settings.dims, settings.facts)
 
 
 def _inputs(settings: PlanSettings, model: ModelConfig, devices: Sequence[DeviceConfig]) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from mla_cost.config import DeviceConfig, ModelConfig, validated
+from mla_cost.config import AttentionDims, DeviceConfig, ModelConfig, validated
 from mla_cost.errors import InputError, nearest, shown
 from mla_cost.yamlfile import SUFFIXES, load_mapping
 
@@ -36,6 +36,23 @@ def model(name_or_path: str | os.PathLike[str]) -> ModelConfig:
 def device(name_or_path: str | os.PathLike[str]) -> DeviceConfig:
     """The device called `name_or_path`, or described by that YAML file; otherwise as `model`."""
     return _find("devices", name_or_path, _device_file)
+
+
+def changed(own: ModelConfig, dims: Mapping[str, Any], facts: Mapping[str, Any]) -> ModelConfig:
+    """A model with some dims and facts in place of its own; facts are keys of a model's file.
+
+    Raises:
+        InputError: a key that no model has, a value that it may not have, or a key that says what a model is.
+
+    """
+    for field in ("dims", "name"):
+        if field in facts:
+            raise InputError("a plan states it apart", field=f"facts.{field}", allowed="dims.WIDTH, model")
+    found = validated(ModelConfig, {**own.model_dump(), **facts}, prefix="facts") if facts else own
+    if not dims:
+        return found
+    widths = validated(AttentionDims, {**found.dims.model_dump(), **dims}, prefix="dims")
+    return found.model_copy(update={"dims": widths})
 
 
 def entry(name_or_path: str | os.PathLike[str]) -> ModelConfig | DeviceConfig:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mla_cost import remat
-from mla_cost.dims import Facts
+from mla_cost.dims import Facts, facts
 from mla_cost.engine import Machine, Tensor, Timeline
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
@@ -17,6 +17,10 @@ from mla_cost.profiles import PROFILES
 from mla_cost.program import Block, Drop, Exchange, Form, If, Op, Pair, Parameter, Piece, Result, Return, parse
 from mla_cost.rules import Call, readable, rule
 from mla_cost.schemes import SCHEMES
+
+ATTENTION: Final = "attend"  # the op that a kernel's piece stands for
+EXPERTS: Final = "experts"  # the piece of every layer that has any
+EXPERT_RANKS: Final = "E"
 
 
 class Key(NamedTuple):
@@ -74,8 +78,31 @@ def form_of(name: str) -> Form:
 
 @cache
 def timeline(key: Key) -> Timeline:
-    """Forward and backward of one block, compiled once per key."""
-    return _Run(key).timeline(backward=True)
+    """Forward and backward of one block, compiled once per key; keys whose programs are the same share it."""
+    same = reduced(key)
+    return _Run(key).timeline(backward=True) if same == key else timeline(same)
+
+
+@cache
+def reduced(key: Key) -> Key:
+    """The key of the same program without what its text never comes to.
+
+    Layers without attention have no form and no kernel, layers without experts nobody to share them with, and a policy
+    that wraps no piece of a layer drops nothing.
+    """
+    run = _Run(key)
+    reached = run.reached()
+    wrapped = reached if run.layer.recomputed else frozenset()
+    policy = [name for name in key.remat.split("+") if wrapped & (remat.pieces(name) | remat.discarded(name))]
+    found = key._replace(remat="+".join(policy) or "none")
+    if EXPERTS not in reached:
+        known = key.facts
+        found = found._replace(
+            facts=facts(known.ones | {EXPERT_RANKS}, known.zeros, known.heads_divided, known.rows_divided)
+        )
+    if ATTENTION in reached:
+        return found
+    return found._replace(form=next(iter(FORMS)), scheme=next(iter(SCHEMES)), kernel=next(iter(KERNELS)))
 
 
 @cache
@@ -130,6 +157,23 @@ class _Run:
             machine.backward(edge, lambda: self._gradient(dims, held))
         machine.closed = True
         return machine.timeline
+
+    def reached(self) -> frozenset[str]:
+        """The names of the pieces that run, that of the kernel among them."""
+        found, waiting = {self.layer.whole}, [self.layer.whole]
+        while waiting:
+            piece = self.pieces.get(waiting.pop())
+            new = set(self._called(piece.body)) - found if piece is not None else set()
+            found |= new
+            waiting += new
+        return frozenset(found)
+
+    def _called(self, block: Block) -> Iterator[str]:
+        for statement in block:
+            if isinstance(statement, If):
+                yield from self._called(statement.then if self._holds(statement) else statement.otherwise)
+            elif isinstance(statement, Op) and (statement.name in self.pieces or statement.name == ATTENTION):
+                yield statement.name
 
     def _gradient(self, dims: tuple[str, ...], held: list[Tensor]) -> Tensor:
         """The gradient that the output is handed, kept in `held` where its receiver goes on holding it."""
@@ -186,7 +230,7 @@ class _Run:
         given = [self._argument(argument, names) for argument in op.arguments]
         if op.name in {"parameter", "same"}:
             return given
-        if op.name == "attend":
+        if op.name == ATTENTION:
             return self._call(self._attention(shared=len(given[1].axes) == 3), given)
         piece = self.pieces.get(op.name)
         if piece is not None:

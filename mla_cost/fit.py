@@ -44,21 +44,21 @@ def model_verdict(
     allowed: what of the peak is an allowance and not counted. Bytes.
     """
     what = ("the worst stage" if settings.stage is None else f"stage {settings.stage}", "fits")
-    beside = _staging(device, settings, point)
+    beside = staging(device, settings, point.values)
     return _verdict(
         device, settings, point, peak=peak, what=what, groups=groups, options=None, beside=beside, allowed=allowed
     )
 
 
-def _staging(device: DeviceConfig, settings: PlanSettings, point: Point) -> tuple[Basis, ...]:
-    """What the dispatcher takes outside torch, where the model has experts."""
-    staging, at = PROFILES[settings.profile].staging.get(settings.dispatcher), point.values
-    if staging is None or not at.get("e"):
+def staging(device: DeviceConfig, settings: PlanSettings, at: Mapping[str, int]) -> tuple[Basis, ...]:
+    """What the dispatcher takes outside torch, where the model has experts. at: values of the symbols u b h E c e."""
+    found = PROFILES[settings.profile].staging.get(settings.dispatcher)
+    if found is None or not at.get("e"):
         return ()
     linked = device.further.get("devices_per_nvlink_domain", device.devices_per_node)
     domain = min(at["E"], linked.integer)
     shape = StagingShape(tokens=at["u"] * at["b"], hidden=at["h"], ranks=at["E"], domain=domain, experts=at["c"])
-    return (Basis(STAGING, staging.bytes(shape), f"budgeted, outside torch: {staging.source}"),)
+    return (Basis(STAGING, found.bytes(shape), f"budgeted, outside torch: {found.source}"),)
 
 
 def _verdict(

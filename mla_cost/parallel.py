@@ -321,8 +321,10 @@ def _widths(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
 
 def _experts(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
     if not shape.num_experts:
-        if parallel.ep > 1:
-            yield Problem("ep", f"ep is {parallel.ep}, but the model has no routed experts", "change ep to 1")
+        for field, degree in (("ep", parallel.ep), ("etp", parallel.etp)):
+            if degree > 1:
+                message = f"{field} is {degree}, but the model has no routed experts"
+                yield Problem(field, message, f"change {field} to 1")
         return
     yield from _divides("ep", parallel.ep, "experts", shape.num_experts)
     ranks, expert = parallel.stage_ranks, parallel.ep * parallel.etp

@@ -149,9 +149,20 @@ def _policy(wanted: str, profile: Profile) -> str:
 
 def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
     """What layers need beside attention: tp and its local widths, the vocabulary, and the experts of one rank."""
+    rows, routed = layer_rows(settings), (model, settings.ep, settings.imbalance_percent)
+    return {**layer_sizes(model, settings), "R": received_rows(*routed, rows), **token_values(*routed, rows)}
+
+
+def layer_rows(settings: Any) -> Any:
+    """Positions of one rank outside the regions of tensor parallelism, all sequences of a micro-batch together."""
+    return settings.seq_len // settings.sp // settings.tp * settings.micro_batch
+
+
+def layer_sizes(model: ModelConfig, settings: Any) -> dict[str, Any]:
+    """As `layer_values` but for what is routed; the settings' numbers may be arrays, for then so are the sizes."""
     from mla_cost.states import padded_vocabulary  # only the model scope needs the arithmetic of states
 
-    tp, rows = settings.tp, settings.seq_len // settings.sp // settings.tp * settings.micro_batch
+    tp, rows = settings.tp, layer_rows(settings)
     width, experts = model.moe_intermediate_size or 0, model.num_routed_experts or 0
     sent = rows * (model.num_experts_per_token or 0)
     return {
@@ -168,27 +179,25 @@ def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
         "e": experts,
         "c": experts // settings.ep,
         "K": model.num_experts_per_token or 0,
-        "R": _received(model, settings, rows),
         "w": -(-sent // settings.ep),
         "g": width // settings.etp,
         "m": (model.num_shared_experts or 0) * width // tp,
         "j": model.dims.hidden // tp,
-        **_tokens(model, settings, rows),
     }
 
 
-def _received(model: ModelConfig, settings: PlanSettings, tokens: int) -> int:
+def received_rows(model: ModelConfig, ep: int, imbalance: int | str, tokens: Any) -> Any:
     """Rows that reach one rank over ep, each rank having `tokens`: even, that times the imbalance, or all there can be.
 
-    At worst every token of every rank of ep chooses as many of this rank's experts as it may.
+    At worst every token of every rank of ep chooses as many of this rank's experts as it may. tokens: an array, too.
     """
-    chosen, own = model.num_experts_per_token or 0, (model.num_routed_experts or 0) // settings.ep
-    if settings.imbalance_percent == "worst":
-        return tokens * settings.ep * min(chosen, own)
-    return -(-tokens * chosen * settings.imbalance_percent // 100)
+    chosen, own = model.num_experts_per_token or 0, (model.num_routed_experts or 0) // ep
+    if isinstance(imbalance, str):
+        return tokens * ep * min(chosen, own)
+    return -(-tokens * chosen * imbalance // 100)
 
 
-def _tokens(model: ModelConfig, settings: PlanSettings, tokens: int) -> dict[str, int]:
+def token_values(model: ModelConfig, ep: int, imbalance: int | str, tokens: int) -> dict[str, int]:
     """Tokens that one rank's experts receive where a token travels once to every rank that it chose an expert of.
 
     Choices are taken as drawn evenly from all experts, times the imbalance, and never more than there are; limits on
@@ -197,13 +206,13 @@ def _tokens(model: ModelConfig, settings: PlanSettings, tokens: int) -> dict[str
     experts, chosen = model.num_routed_experts or 0, model.num_experts_per_token or 0
     if not experts:
         return {"D": 0, "a": 0}
-    own = experts // settings.ep
+    own = experts // ep
     missed = Fraction(comb(max(0, experts - own), chosen), comb(experts, chosen)) if chosen <= experts else Fraction(0)
-    every = tokens * settings.ep
+    every = tokens * ep
     arrived = every
-    if settings.imbalance_percent != "worst":
-        arrived = min(every, ceil(every * (1 - missed) * settings.imbalance_percent / 100))
-    return {"D": arrived, "a": -(-arrived // settings.ep)}
+    if not isinstance(imbalance, str):
+        arrived = min(every, ceil(every * (1 - missed) * imbalance / 100))
+    return {"D": arrived, "a": -(-arrived // ep)}
 
 
 def _profile(form: str, scheme: Scheme, kernel: Kernel, settings: PlanSettings, layer: str) -> Profile:

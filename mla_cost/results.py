@@ -273,12 +273,12 @@ class Formula(NamedTuple):
 
     def to_json(self) -> str:
         """The JSON text that `mla-cost explain --format json` prints."""
-        return json.dumps({"schema": "mla-cost/explain/1", **_plain(self)}, indent=2)
+        return json.dumps({"schema": "mla-cost/explain/1", **plain(self)}, indent=2)
 
 
 def terms_json(terms: tuple[Term, ...]) -> str:
     """The JSON text that `mla-cost plan --explain-term NAME --format json` prints."""
-    return json.dumps({"schema": "mla-cost/term/1", "terms": _plain(terms)}, indent=2)
+    return json.dumps({"schema": "mla-cost/term/1", "terms": plain(terms)}, indent=2)
 
 
 class Plan:
@@ -294,8 +294,8 @@ class Plan:
         """The JSON object as plain dicts and lists."""
         return {
             "schema": self.schema,
-            "inputs": _plain(self.inputs),
-            "results": [_plain(result) for result in self.results],
+            "inputs": plain(self.inputs),
+            "results": [plain(result) for result in self.results],
         }
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -319,10 +319,10 @@ class Plan:
         raise KeyError(form)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Records as dicts, sequences as lists, all the way down."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: _plain(item) for name, item in value._asdict().items()}
+        return {name: plain(item) for name, item in value._asdict().items()}
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -100,6 +100,20 @@ class ChunkCost(NamedTuple):
     backward: Part | None
 
 
+def place_point(model: ModelConfig, form: str, settings: PlanSettings, place: Place) -> Point:
+    """The program of a layer at its place in a chunk, and the values of its symbols.
+
+    Raises:
+        Illegal: as `resolve`.
+
+    """
+    declared, _, variant = place.layer.partition(" ")
+    point = resolve(model, form, settings, declared)
+    mixer, indexer = VARIANTS[variant]
+    key = point.key._replace(input_held=place.received, gradient_held=place.sent, mixer=mixer, indexer=indexer)
+    return point._replace(key=key)
+
+
 def segment(model: ModelConfig, form: str, settings: PlanSettings, place: Place, look: Look) -> Segment:
     """One layer evaluated. look: which walk through its events counts.
 
@@ -107,11 +121,7 @@ def segment(model: ModelConfig, form: str, settings: PlanSettings, place: Place,
         Illegal: as `resolve` and `evaluation`.
 
     """
-    declared, _, variant = place.layer.partition(" ")
-    point = resolve(model, form, settings, declared)
-    mixer, indexer = VARIANTS[variant]
-    key = point.key._replace(input_held=place.received, gradient_held=place.sent, mixer=mixer, indexer=indexer)
-    point = point._replace(key=key)
+    point = place_point(model, form, settings, place)
     at = evaluation(point)
     try:
         walk = look(at)
@@ -155,14 +165,17 @@ class Segments:
         return chunk.embedding, tuple(self.kinds[at] for at in chunk.layers), chunk.num_mtp, chunk.loss
 
     def chunk(self, chunk: Chunk) -> ChunkCost:
-        """The segments of a chunk in order: embedding, layers, MTP modules, the head."""
-        places = [Place(name) for name in (*self._layers(chunk), *self._ends(chunk))]
-        if places and not chunk.embedding:
-            places[0] = places[0]._replace(received=True)
-        if places and not chunk.loss:
-            places[-1] = places[-1]._replace(sent=True)
-        segments = list(map(self.of, places))
-        return chunk_cost(segments, [tuple(_held(chunk, segments, at)) for at in range(len(segments))])
+        """The segments of a chunk in order."""
+        return chunk_cost(chunk, list(map(self.of, self.places(chunk))))
+
+    def places(self, chunk: Chunk) -> list[Place]:
+        """The layers of a chunk in order: embedding, layers, MTP modules, the head."""
+        found = [Place(name) for name in (*self._layers(chunk), *self._ends(chunk))]
+        if found and not chunk.embedding:
+            found[0] = found[0]._replace(received=True)
+        if found and not chunk.loss:
+            found[-1] = found[-1]._replace(sent=True)
+        return found
 
     def _layers(self, chunk: Chunk) -> list[str]:
         return ["embedding"] * chunk.embedding + [layer_name(self.model, self.kinds[index]) for index in chunk.layers]
@@ -209,12 +222,19 @@ def _require_stated(model: ModelConfig, fact: str, kind: LayerKind) -> None:
         )
 
 
-def chunk_cost(segments: Sequence[Segment], held: Sequence[tuple[Held, ...]]) -> ChunkCost:
-    """Segments in a row. held: for each, what is alive beside while it goes back."""
+def chunk_cost(chunk: Chunk, segments: Sequence[Segment]) -> ChunkCost:
+    """Segments in a row."""
+    kept, forward, backward = chunk_parts(chunk, segments)
+    return ChunkCost(tuple(segments), kept, _most(forward), _most(backward))
+
+
+def chunk_parts(chunk: Chunk, segments: Sequence[Segment]) -> tuple[int, list[Part], list[Part]]:
+    """What segments in a row keep, and each of them at work, forward and backward. Bytes enter as sums only."""
     before = list(accumulate((at.kept for at in segments), initial=0))
     forward = [Part(place, at, at.forward, before[place]) for place, at in enumerate(segments)]
+    held = [tuple(_held(chunk, segments, place)) for place in range(len(segments))]
     backward = [Part(place, at, at.backward, before[place], held[place]) for place, at in enumerate(segments)]
-    return ChunkCost(tuple(segments), before[-1], _most(forward), _most(backward))
+    return before[-1], forward, backward
 
 
 def _held(chunk: Chunk, segments: Sequence[Segment], place: int) -> Iterator[Held]:

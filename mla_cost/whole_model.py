@@ -11,6 +11,8 @@ from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.cost import Key
 from mla_cost.engine import DTYPE_BYTES
 from mla_cost.errors import InputError
+from mla_cost.evaluate import FENCE, FenceError
+from mla_cost.figures import too_large
 from mla_cost.parallel import Chunk, Parallel, problems, stages
 from mla_cost.parameters import refusal
 from mla_cost.pricing import flop_count, illegal
@@ -78,12 +80,17 @@ def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings
 
 def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> Result:
     try:
-        chosen, why, costs = evaluated(model, device, form, settings)
+        return _priced(model, device, form, settings)
     except Illegal as error:
         return illegal(device, form, settings, str(error))
+
+
+def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> Result:
+    chosen, why, costs = evaluated(model, device, form, settings)
     worst = told(costs, settings)
     point = worst.costs[0].segments[-1].point
-    memory = _memory(costs, worst)
+    memory, sent = _memory(costs, worst), _communication(model, worst, chosen)
+    _require_exact(worst, sent)
     return Result(
         device=device.name if device else None,
         scope=settings.scope,
@@ -94,12 +101,26 @@ def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: P
         settings={**_settings(chosen, point.key), "stage": worst.stage},
         key=point.key.facts.words(),
         memory=memory,
-        communication=_communication(model, worst, chosen),
+        communication=sent,
         flops=_flops(worst, chosen),
         compared_to_explicit=(),
         verdict=verdict(model, device, chosen, point, worst.peak, worst.allowed) if device else None,
         notes=(*why, *PROFILES[settings.profile].notes, PARTS, *_stated_parts(costs), *_spread(settings)),
     )
+
+
+def _require_exact(worst: Cost, sent: Communication) -> None:
+    """Refuse sums that not every evaluator would give exactly; every part of them is below the fence already.
+
+    Raises:
+        Illegal: the peak, or the payload or wire bytes of one optimizer step, reach 2^53.
+
+    """
+    payload = sum(call.payload_bytes for call in sent.collectives)
+    wire = sum(call.wire_bytes for call in sent.collectives)
+    for what, amount in (("the worst stage holds", worst.peak), ("a rank sends in one step", max(payload, wire))):
+        if amount >= FENCE:
+            raise too_large(FenceError(f"{what} {amount} bytes"))
 
 
 def _spread(settings: PlanSettings) -> Iterator[str]:
@@ -143,10 +164,20 @@ def told(costs: Sequence[Cost], settings: PlanSettings) -> Cost:
     """
     if settings.stage is None:
         return max(costs, key=lambda cost: cost.peak)
-    if settings.stage >= len(costs):
-        last = len(costs) - 1
-        raise InputError("no such stage", field="stage", value=settings.stage, allowed=f"0 to {last}" if last else "0")
+    require_stage(settings)
     return costs[settings.stage]
+
+
+def require_stage(settings: PlanSettings) -> None:
+    """Nothing, where the pipeline has the stage asked for.
+
+    Raises:
+        InputError: it does not.
+
+    """
+    last = settings.pp - 1
+    if settings.stage is not None and settings.stage > last:
+        raise InputError("no such stage", field="stage", value=settings.stage, allowed=f"0 to {last}" if last else "0")
 
 
 def evaluated(
@@ -169,13 +200,24 @@ def busiest(model: ModelConfig, device: DeviceConfig | None, form: str, settings
         Illegal: as `stage_costs`.
 
     """
-    chosen, _, costs = evaluated(model, device, form, settings)
-    traffic = (_communication(model, cost, chosen).collectives for cost in costs)
-    work = (_flops(cost, chosen) for cost in costs)
+    work = stage_work(model, device, form, settings)
     return (
-        max(sum(collective.wire_bytes for collective in stage) for stage in traffic),
-        max((flops.forward.executed or 0) + (flops.backward.executed or 0) for flops in work),
+        max(sum(collective.wire_bytes for collective in sent.collectives) for sent, _ in work),
+        max((flops.forward.executed or 0) + (flops.backward.executed or 0) for _, flops in work),
     )
+
+
+def stage_work(
+    model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings
+) -> list[tuple[Communication, Flops]]:
+    """What a rank of every stage sends and runs in one optimizer step.
+
+    Raises:
+        Illegal: as `stage_costs`.
+
+    """
+    chosen, _, costs = evaluated(model, device, form, settings)
+    return [(_communication(model, cost, chosen), _flops(cost, chosen)) for cost in costs]
 
 
 def saved(
@@ -274,10 +316,10 @@ def require_legal(model: ModelConfig, settings: PlanSettings) -> None:
     wrong = problems(parallel_of(settings), shape)
     if wrong:
         raise Illegal(wrong[0].text)
-    _require_profile(settings)
+    require_profile(settings)
 
 
-def _require_profile(settings: PlanSettings) -> None:
+def require_profile(settings: PlanSettings) -> None:
     """Settings that only an implementation has belong to its profile, and some exclude each other.
 
     Raises:

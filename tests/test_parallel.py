@@ -199,6 +199,7 @@ def test_layout_errors_quote_the_text_and_the_place(text: str, said: str) -> Non
         ({"dp": 0}, {}, "dp is 0; change dp to 1 or more"),
         ({}, {"down_widths": (577,)}, "down-projection's width (577) is not divisible by tp (2); change tp to 1"),
         ({}, {"num_experts": 0}, "ep is 16, but the model has no routed experts; change ep to 1"),
+        ({"ep": 1, "etp": 2}, {"num_experts": 0}, "etp is 2, but the model has no routed experts; change etp to 1"),
     ],
 )
 def test_a_refusal_says_which_number_to_change_and_to_what(

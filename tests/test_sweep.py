@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
+from functools import partial
 from typing import Any
 
 import hypothesis
@@ -16,15 +17,21 @@ import pytest
 from hypothesis import strategies as st
 
 import mla_cost
+from mla_cost.arrays import codes, matrices
+from mla_cost.arrays.matrices import fold
 from mla_cost.cli import main
 from mla_cost.evaluate import FENCE
 from mla_cost.rowmodel import plan_rows
-from mla_cost.sweeping import cores, price
-from mla_cost.sweeping.moments import fold, rows
+from mla_cost.sweeping import price
+from mla_cost.sweeping.attention import Attention
+from mla_cost.sweeping.moments import rows
 from mla_cost.sweeping.output import save
 
 DEVICES = ("910b-64gb", "a100-80gb", "h100-80gb", "mi300x")
 BASE: dict[str, Any] = {"device": "910b-64gb"}
+# one block, as all of this file; tests/test_sweep_model.py is about whole models
+sweep, plan = partial(mla_cost.sweep, scope="attention"), partial(mla_cost.plan, scope="attention")
+SWEEP = ["sweep", "--scope", "attention"]
 
 
 def differing(study, found):
@@ -33,7 +40,7 @@ def differing(study, found):
     return [
         index
         for index in points
-        if study._checker.expected(index) != {name: int(found[name][index]) for name in study._checker.expected(index)}
+        if study.scope.expected(index) != {name: int(found[name][index]) for name in study.scope.expected(index)}
     ]
 
 
@@ -75,16 +82,16 @@ GRIDS = st.fixed_dictionaries(
 @hypothesis.settings(max_examples=20)
 @hypothesis.given(grid=GRIDS, data=st.data())
 def test_equal_to_the_int_evaluator_to_the_byte(grid, data):
-    study = mla_cost.sweep(over=grid, **BASE)
+    study = sweep(over=grid, **BASE)
     found = study.to_numpy(workers=1)
     for index in data.draw(st.lists(st.integers(0, len(study) - 1), min_size=1, max_size=12)):
-        wanted = study._checker.expected(index)
+        wanted = study.scope.expected(index)
         assert {name: int(found[name][index]) for name in wanted} == wanted, study[index]
 
 
 def test_every_point_of_a_grid_with_all_structures():
     over = {"seq_len": [8, 4096], "sp": [1, 3, 8], "dims.heads": [8, 128], "layers": [1, 2, 5], "kernel": "all"}
-    study = mla_cost.sweep(over=over, **BASE)
+    study = sweep(over=over, **BASE)
     assert differing(study, study.to_numpy()) == []
 
 
@@ -96,11 +103,11 @@ def test_a_row_is_a_plan():
         "remat": ["none", "full"],
         "kernel": ["eager", "flash"],
     }
-    study = mla_cost.sweep(over=over, device="a100-80gb", layers=3)
+    study = sweep(over=over, device="a100-80gb", layers=3)
     for index, row in enumerate(study[at] for at in range(len(study))):
         asked = {name: row[name] for name in over}
-        plan = mla_cost.plan(**asked, device="a100-80gb", layers=3)
-        (told,) = plan_rows(plan)
+        answer = plan(**asked, device="a100-80gb", layers=3)
+        (told,) = plan_rows(answer)
         assert {name: told.get(name, row["remat"]) for name in row} == row, index
 
 
@@ -109,20 +116,20 @@ def test_a_row_is_a_plan():
 
 def fixed_values(**varying):
     known = {"P": 8, "s": 2048, "b": 1, "l": 16, "h": 7168, "d_q": 1536, "d_c": 512, "k": 128, "r": 64, "v": 128}
-    return {**known, "other_ranks": 7, "r_half": 32, "u": 2048, "more_layers": 3, "fused_workspace": 0, **varying}
+    return {**known, "P_others": 7, "r_half": 32, "u": 2048, "more_layers": 3, "fused_workspace": 0, **varying}
 
 
 def test_which_arithmetic_is_used_and_that_it_is_exact(monkeypatch):
     """Double precision, and only because every coefficient is whole and not negative."""
     seen = []
-    product = price._product
+    product = matrices.multiplied
 
     def watched(coefficients, monomials):
         seen.append((coefficients, np.array(monomials)))
         return np.array(product(coefficients, monomials))
 
-    monkeypatch.setattr(price, "_product", watched)
-    mla_cost.sweep(over={"seq_len": range(4096, 2**20, 4096), "layers": [1, 60]}, **BASE).to_numpy(workers=1)
+    monkeypatch.setattr(matrices, "multiplied", watched)
+    sweep(over={"seq_len": range(4096, 2**20, 4096), "layers": [1, 60]}, **BASE).to_numpy(workers=1)
     assert seen
     for coefficients, monomials in seen:
         assert coefficients.dtype == monomials.dtype == np.float64
@@ -142,19 +149,19 @@ def test_which_arithmetic_is_used_and_that_it_is_exact(monkeypatch):
 def test_the_fence_is_one_comparison(coefficients, values):
     """Sums of products of whole numbers are exact below 2^53 and never seem to be below it when they are not."""
     true = sum(a * b for a, b in zip(coefficients, values, strict=True))
-    found = price._product(np.array([coefficients], float), np.array(values, float)[:, None])[0, 0]
+    found = matrices.multiplied(np.array([coefficients], float), np.array(values, float)[:, None])[0, 0]
     assert (found < FENCE) == (true < FENCE)
     if true < FENCE:
         assert int(found) == true
 
 
 def test_the_fence_refuses_and_does_not_wrap():
-    study = mla_cost.sweep(over={"seq_len": [4096, 2**26, 2**30], "sp": [1, 2**7], "form": "all"}, **BASE)
+    study = sweep(over={"seq_len": [4096, 2**26, 2**30], "sp": [1, 2**7], "form": "all"}, **BASE)
     found = study.to_numpy()
-    refused = found["reason"] == price.TOO_LARGE
+    refused = found["reason"] == codes.TOO_LARGE
     assert refused.any()
-    assert (found["status"][refused] == price.ILLEGAL).all()
-    assert (found["peak_bytes"][refused] == price.MISSING).all()
+    assert (found["status"][refused] == codes.ILLEGAL).all()
+    assert (found["peak_bytes"][refused] == codes.MISSING).all()
     assert (found["peak_bytes"][~refused] < FENCE).all()
     assert "2^53" in study[int(np.flatnonzero(refused)[0])]["reason"]
 
@@ -168,16 +175,16 @@ def test_moments_are_dropped_only_where_others_reach_them():
     program = rows(point.key, (frozenset(),), False)
     values = fixed_values()
     full = np.array([np.prod([values[s] for s in m] or [1.0]) for m in program.monomials])
-    folded = fold(program, values)
+    folded = fold(*program, values)
     assert folded.monomials == ((),)
-    assert folded.matrix[folded.spans[1]].max() == (program.seen @ full).max()
+    assert folded.matrix[folded.spans[1]].max() == (program.parts[1].matrix @ full).max()
 
 
 def test_a_disagreement_is_an_error(monkeypatch):
-    top = price._top
-    monkeypatch.setattr(price, "_top", lambda moments: top(moments) + 2)
-    with pytest.raises(ArithmeticError, match="int evaluator"):
-        mla_cost.sweep(over={"seq_len": [4096]}, **BASE).to_numpy()
+    top = matrices.top
+    monkeypatch.setattr(matrices, "top", lambda moments: top(moments) + 2)
+    with pytest.raises(ArithmeticError, match="plan"):
+        sweep(over={"seq_len": [4096]}, **BASE).to_numpy()
 
 
 # ---- what it is
@@ -189,16 +196,16 @@ def test_lazy_and_sized(monkeypatch):
 
     monkeypatch.setattr(price.Pricer, "figures", never)
     over = {"dims.heads": range(1, 513), "seq_len": range(4096, 1_000_000), "sp": range(1, 65), "form": "all"}
-    study = mla_cost.sweep(over=over)
+    study = sweep(over=over)
     assert len(study) == 512 * 995_904 * 64 * 3 * 2
     assert "sp (64)" in repr(study)
     assert study.names["form"] == ("explicit", "absorbed", "laga")
 
 
 def test_both_cores_give_the_same(monkeypatch):
-    monkeypatch.setattr(cores, "FORK_FROM", 0)
+    monkeypatch.setattr(Attention, "fork_from", 0)
     over = {"seq_len": range(4096, 4096 + 64 * 512, 64), "sp": [1, 2, 4, 8, 16], "dims.heads": [64, 128], "form": "all"}
-    study = mla_cost.sweep(over=over)
+    study = sweep(over=over)
     one, two = study.to_numpy(workers=1), study.to_numpy(workers=2)
     assert one.keys() == two.keys()
     assert all((one[name] == two[name]).all() for name in one)
@@ -209,16 +216,16 @@ def test_what_fails_in_a_process_is_raised_here(monkeypatch):
     def fail(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cores, "FORK_FROM", 0)
+    monkeypatch.setattr(Attention, "fork_from", 0)
     monkeypatch.setattr(price.Pricer, "figures", fail)
-    study = mla_cost.sweep(over={"seq_len": range(4096, 4096 + 64 * 512, 64), "sp": [1, 2], "form": "all"}, **BASE)
+    study = sweep(over={"seq_len": range(4096, 4096 + 64 * 512, 64), "sp": [1, 2], "form": "all"}, **BASE)
     with pytest.raises(ZeroDivisionError):
         study.to_numpy(workers=2)
 
 
 def test_chunks_are_the_table_and_start_anywhere():
     over = {"seq_len": range(4096, 4096 + 64 * 2048, 64), "sp": [1, 2, 4, 8, 16], "form": "all"}
-    study = mla_cost.sweep(over=over)
+    study = sweep(over=over)
     full = study.to_numpy()
     chunks = list(study.chunks())
     assert len(chunks) > 2
@@ -230,30 +237,30 @@ def test_chunks_are_the_table_and_start_anywhere():
 
 
 def test_globs_and_ranges():
-    study = mla_cost.sweep(over={"model": "deepseek-v2*", "device": "910b*,h100-80gb", "sp": "2..16*2", "form": "l*"})
+    study = sweep(over={"model": "deepseek-v2*", "device": "910b*,h100-80gb", "sp": "2..16*2", "form": "l*"})
     assert study.names["model"] == ("deepseek-v2", "deepseek-v2-lite", "deepseek-v2.5")
     assert "910b2-64gb" in study.names["device"]
     assert "h100-80gb" in study.names["device"]
     assert sorted(set(study.to_numpy()["sp"].tolist())) == [2, 4, 8, 16]
-    assert len(mla_cost.sweep(model="kimi-*", device="*", over={"sp": [8]}).names["model"]) > 3
-    assert [row["seq_len"] for row in map(mla_cost.sweep(over={"seq_len": "10..30+10"}).row, (0, 2, 4))] == [10, 20, 30]
+    assert len(sweep(model="kimi-*", device="*", over={"sp": [8]}).names["model"]) > 3
+    assert [row["seq_len"] for row in map(sweep(over={"seq_len": "10..30+10"}).row, (0, 2, 4))] == [10, 20, 30]
 
 
 def test_refusals_are_rows_with_the_reasons_of_plan():
     over = {"sp": [3, 8], "kernel": ["eager", "flash"], "form": "all"}
-    study = mla_cost.sweep(over=over, **BASE)
+    study = sweep(over=over, **BASE)
     rows = [study[index] for index in range(len(study))]
     assert len(rows) == 12
     for row in rows:
-        plan = mla_cost.plan(sp=row["sp"], kernel=row["kernel"], form=row["form"], **BASE).results[0]
-        assert plan.verdict is not None
-        assert row["status"] == plan.verdict.status
-        assert row["reason"] == (plan.verdict.reason if row["status"] in {"illegal", "unsupported"} else "")
+        verdict = plan(sp=row["sp"], kernel=row["kernel"], form=row["form"], **BASE).results[0].verdict
+        assert verdict is not None
+        assert row["status"] == verdict.status
+        assert row["reason"] == (verdict.reason if row["status"] in {"illegal", "unsupported"} else "")
         assert (row["saved_bytes"] is None) == (row["status"] == "illegal")
 
 
 def test_without_a_device_there_is_no_verdict():
-    row = mla_cost.sweep(device=None, over={"sp": [8]})[0]
+    row = sweep(device=None, over={"sp": [8]})[0]
     assert row["device"] == row["status"] == "none"
     assert row["usable_bytes"] is None
     assert row["required_bytes"] == row["allocated_peak_bytes"]
@@ -261,7 +268,7 @@ def test_without_a_device_there_is_no_verdict():
 
 def test_best_and_pareto():
     over = {"seq_len": [16384, 32768], "sp": [8, 16, 32], "form": "all"}
-    study = mla_cost.sweep(over=over, **BASE)
+    study = sweep(over=over, **BASE)
     rows = [study[index] for index in range(len(study))]
     fits = [row for row in rows if row["status"] == "fits"]
     assert study.best(by="required_bytes", where={"status": "fits"}) == min(fits, key=lambda r: r["required_bytes"])
@@ -285,7 +292,7 @@ def test_best_and_pareto():
 
 
 def test_tables_of_other_libraries():
-    study = mla_cost.sweep(over={"sp": [3, 8], "dtype": ["bf16", "fp32"], "form": "all"}, **BASE)
+    study = sweep(over={"sp": [3, 8], "dtype": ["bf16", "fp32"], "form": "all"}, **BASE)
     rows = [study[index] for index in range(len(study))]
     pandas = pytest.importorskip("pandas")
     frame = study.to_pandas()
@@ -303,7 +310,7 @@ def test_tables_of_other_libraries():
 def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(mla_cost.InputError, match=r"mla-cost\[polars\]"):
-        mla_cost.sweep(over={"sp": [8]}, **BASE).to_polars()
+        sweep(over={"sp": [8]}, **BASE).to_polars()
 
 
 @pytest.mark.parametrize(
@@ -325,19 +332,19 @@ def test_a_missing_extra_is_named(monkeypatch):
         ({"over": {"dtype": ["int8"]}}, ["dtype", "bf16"]),
         ({"over": {"kernel": "flsh"}}, ["flash"]),
         ({"over": {"reserve.nothing": [1]}}, ["nothing"]),
-        ({"over": {"sp": [8]}, "scope": "model"}, ["model", "not priced yet"]),
+        ({"over": {"sp": [8]}, "scope": "modle"}, ["scope", "model"]),
         ({"over": {"sp": [8]}, "tp": 2}, ["not priced yet"]),
         ({"over": [1]}, ["mapping"]),
     ],
 )
 def test_bad_input_is_told(arguments, words):
     with pytest.raises(mla_cost.InputError) as error:
-        mla_cost.sweep(**arguments)
+        sweep(**arguments)
     assert all(word in str(error.value) for word in words), error.value
 
 
 def test_bad_questions_are_told():
-    study = mla_cost.sweep(over={"sp": [8]}, **BASE)
+    study = sweep(over={"sp": [8]}, **BASE)
     with pytest.raises(mla_cost.InputError, match="wire_bytes"):
         study.best(by="wire_byte")
     with pytest.raises(mla_cost.InputError, match="no column"):
@@ -349,7 +356,7 @@ def test_bad_questions_are_told():
 
 def test_memory_is_bounded_whatever_the_grid():
     def peak(count):
-        study = mla_cost.sweep(over={"seq_len": range(4096, 4096 + 8 * count, 8), "sp": [1, 2, 4, 8]}, form="laga")
+        study = sweep(over={"seq_len": range(4096, 4096 + 8 * count, 8), "sp": [1, 2, 4, 8]}, form="laga")
         tracemalloc.start()
         try:
             assert sum(len(chunk.columns["required_bytes"]) for chunk in study.chunks()) == len(study)
@@ -363,9 +370,7 @@ def test_memory_is_bounded_whatever_the_grid():
 
 @pytest.fixture
 def study():
-    return mla_cost.sweep(
-        over={"seq_len": range(4096, 4096 + 16 * 2500, 16), "sp": [1, 2, 3, 8], "form": "all"}, **BASE
-    )
+    return sweep(over={"seq_len": range(4096, 4096 + 16 * 2500, 16), "sp": [1, 2, 3, 8], "form": "all"}, **BASE)
 
 
 class CutError(Exception):
@@ -416,7 +421,7 @@ def test_a_file_of_another_plan_is_not_continued(tmp_path, study):
     path = tmp_path / "cut.csv"
     with pytest.raises(CutError):
         save(study, path, progress=cut_after(1))
-    other = mla_cost.sweep(over={"seq_len": [4096], "sp": [1]}, **BASE)
+    other = sweep(over={"seq_len": [4096], "sp": [1]}, **BASE)
     with pytest.raises(mla_cost.InputError, match="another plan"):
         save(other, path, resume=True)
     save(study, path)
@@ -425,7 +430,7 @@ def test_a_file_of_another_plan_is_not_continued(tmp_path, study):
 
 
 def test_csv_holds_the_rows(tmp_path):
-    study = mla_cost.sweep(over={"sp": [3, 8], "kernel": ["eager", "flash"], "form": "all"}, **BASE)
+    study = sweep(over={"sp": [3, 8], "kernel": ["eager", "flash"], "form": "all"}, **BASE)
     save(study, tmp_path / "rows.csv")
     with (tmp_path / "rows.csv").open(encoding="utf-8") as file:
         found = list(csv.DictReader(file))
@@ -440,7 +445,7 @@ def test_csv_holds_the_rows(tmp_path):
 
 
 def test_the_command_prints_every_format(capsys):
-    flags = ["sweep", "--device", "910b-64gb", "--over", "sp=3,8", "--over", "form=all", "--format"]
+    flags = [*SWEEP, "--device", "910b-64gb", "--over", "sp=3,8", "--over", "form=all", "--format"]
     main_ok([*flags, "csv"])
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert len(rows) == 6
@@ -475,7 +480,7 @@ def main_ok(arguments):
         (["--over", "sp=8", "--resume"], "--output"),
         (["--over", "sp=8", "--output", "rows.xls"], ".parquet"),
         (["--over", "sp=8", "--output", "nowhere/rows.csv"], "cannot write"),
-        (["--over", "sp=8", "--scope", "model"], "not priced yet"),
+        (["--over", "sp=8", "--scope", "modle"], "scope"),
         (["--over", "sp=8", "--plot", "picture.png"], "seq_len"),
         (["nothing.yaml", "--over", "sp=8"], "nothing.yaml"),
     ],
@@ -483,7 +488,7 @@ def main_ok(arguments):
 def test_bad_command_lines_end_with_2(capsys, arguments, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
-        main(["sweep", *arguments])
+        main([*SWEEP, *arguments])
     assert ended.value.code == 2
     message = capsys.readouterr().err
     assert words in message
@@ -492,7 +497,7 @@ def test_bad_command_lines_end_with_2(capsys, arguments, words, tmp_path, monkey
 
 def test_a_plan_file_and_output(tmp_path, capsys):
     (tmp_path / "plan.yaml").write_text("model: deepseek-v2-lite\ndevice: h100-80gb\nform: [laga]\n")
-    arguments = ["sweep", str(tmp_path / "plan.yaml"), "--over", "seq_len=4096..16384*2", "--over", "sp=1,2"]
+    arguments = [*SWEEP, str(tmp_path / "plan.yaml"), "--over", "seq_len=4096..16384*2", "--over", "sp=1,2"]
     main_ok([*arguments, "--output", str(tmp_path / "rows.csv")])
     assert (tmp_path / "rows.csv").read_text().count("\n") == 7
     assert capsys.readouterr() == ("", "")
@@ -502,14 +507,14 @@ def test_a_plan_file_and_output(tmp_path, capsys):
 def test_a_picture(tmp_path, suffix):
     pytest.importorskip("matplotlib")
     path = tmp_path / f"frontier{suffix}"
-    main_ok(["sweep", "--over", "seq_len=4096..65536*2", "--over", "sp=1,3,8", "--plot", str(path)])
+    main_ok([*SWEEP, "--over", "seq_len=4096..65536*2", "--over", "sp=1,3,8", "--plot", str(path)])
     assert path.stat().st_size > 5000
 
 
 def test_plan_prints_the_same_rows(capsys):
-    main_ok(["plan", "--device", "910b-64gb", "--format", "csv"])
+    main_ok(["plan", "--scope", "attention", "--device", "910b-64gb", "--format", "csv"])
     planned = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    main_ok(["sweep", "--device", "910b-64gb", "--over", "sp=8", "--format", "csv"])
+    main_ok([*SWEEP, "--device", "910b-64gb", "--over", "sp=8", "--format", "csv"])
     swept = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [{name: row[name] for name in swept[0]} for row in planned] == swept
     main_ok(["plan", "--format", "markdown"])

@@ -13,6 +13,7 @@ from typing import NoReturn, TextIO
 COMMANDS = {
     "plan": "Price the forms of a model on devices and say whether they fit.",
     "sweep": "Price every form at every setting of a grid.",
+    "search": "Price every legal plan for a number of devices and rank those that fit.",
     "fit": "Find the longest sequence that fits, the least sp and the fewest devices.",
     "explain": "Show the symbolic formula of a form, term by term.",
     "evidence": "Replay published figures: what matches, what differs and why.",

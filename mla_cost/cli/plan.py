@@ -198,7 +198,7 @@ def _rows(answer: Any, output: str) -> str:
     from mla_cost.views import rows
 
     write = rows.csv_text if output == "csv" else rows.markdown_text
-    return write(plan_columns(), plan_rows(answer))
+    return write(plan_columns(answer.inputs["scope"]), plan_rows(answer))
 
 
 def _refused(answer: Any) -> str:

@@ -47,7 +47,7 @@ def sweep(
     assign: Annotated[
         Names, typer.Option("--set", metavar="FIELD=VALUE", help="Any field of a plan that stays the same.")
     ] = None,
-    scope: Annotated[str | None, typer.Option(metavar="attention", help="What is priced.")] = None,
+    scope: Annotated[str | None, typer.Option(metavar="attention|model", help="What is priced.")] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE.csv|.jsonl|.parquet", help="Write every row to a file.")
     ] = None,
@@ -63,15 +63,13 @@ def sweep(
     import gc
 
     from mla_cost import planfile
-    from mla_cost.errors import InputError, shown
+    from mla_cost.errors import InputError
 
     gc.enable()  # unlike a plan this may run for hours
     if shape is not None and shape not in FORMATS:
         raise InputError("unknown format", field="--format", value=shape, allowed=", ".join(FORMATS))
     if resume and output is None:
         raise InputError("there is nothing to resume without --output", field="--resume")
-    if scope not in {None, "attention"}:
-        raise InputError(f"scope {shown(scope)} is not priced yet", field="--scope", allowed="attention")
     flags: dict[str, Any] = {
         "model": model,
         "device": planfile.names(device),
@@ -81,6 +79,7 @@ def sweep(
         "sp": sp,
         "layers": layers,
         "other_memory": other_memory,
+        "scope": scope,
     }
     assigned, reserved = planfile.assignments(assign), planfile.assignments(reserve, "reserve")
     study = _study(file, flags, assigned, reserved, _axes(over))
@@ -167,7 +166,8 @@ def _print(study: Sweep, shape: str) -> int:
         most = TABLE_ROWS if shape == "table" else MARKDOWN_ROWS
         rows = _first_rows(study, most)
         if shape == "table":
-            view.show(_varying(study), rows, len(study) - len(rows))
+            sent = "one optimizer step" if study.grid.settings.scope == "model" else "forward and backward"
+            view.show(_varying(study), rows, len(study) - len(rows), sent)
         else:
             sys.stdout.write(view.markdown_text(study.columns, rows))
         return sum(row["status"] != "illegal" for row in rows) or len(study) > len(rows)
@@ -187,8 +187,8 @@ def _varying(study: Sweep) -> list[str]:
 
 
 def _stream(study: Sweep, shape: str) -> int:
+    from mla_cost.arrays.codes import ILLEGAL
     from mla_cost.sweeping import output
-    from mla_cost.sweeping.price import ILLEGAL
 
     answered = 0
     write = sys.stdout.write
@@ -221,12 +221,18 @@ def _draw(study: Sweep, path: Path) -> None:
     seq_lens, sps, panels = frontier(study)
     extra("matplotlib", "plot")
     model = " and ".join(dict.fromkeys(model.title for model in study.grid.models))
-    layers = study.grid.settings.layers
-    blocks = "one attention block" if layers == 1 else f"{layers} attention blocks"
     devices = study.names["device"]
     where = f" on {devices[0]}" if len(devices) == 1 and devices[0] != "none" else ""
-    title = f"{model}: {blocks}{where}, kernel {study[0]['kernel']}; numbers are GiB required on one rank"
+    title = f"{model}: {_priced(study)}{where}, kernel {study[0]['kernel']}; numbers are GiB required on one rank"
     try:
         draw(path, title, seq_lens, sps, [Panel(*panel) for panel in panels])
     except OSError as error:
         raise InputError(f"cannot write it: {error.strerror}", file=str(path)) from None
+
+
+def _priced(study: Sweep) -> str:
+    """What a picture is about, in words."""
+    settings = study.grid.settings
+    if settings.scope == "model":
+        return "the whole model"
+    return "one attention block" if settings.layers == 1 else f"{settings.layers} attention blocks"

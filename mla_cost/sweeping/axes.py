@@ -8,8 +8,10 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 from mla_cost import catalog
-from mla_cost.config import AttentionDims, validated
+from mla_cost.composing.points import NUMBERS
+from mla_cost.config import AttentionDims, ModelConfig, validated
 from mla_cost.errors import InputError, nearest, shown
+from mla_cost.fit import AUTO
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
 from mla_cost.planfile import assignments
@@ -18,12 +20,17 @@ from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
 
 MOST_VALUES: Final = 10_000_000
-COUNTS: Final = ("seq_len", "sp", "micro_batch", "layers")
+COUNTS: Final = {"attention": ("seq_len", "sp", "micro_batch", "layers"), "model": NUMBERS}
 # what attention scope prices; a plan's further settings belong to model scope
-FIELDS: Final = (
-    *("model", "device", "form", "scheme", "kernel", *COUNTS, "tp", "dtype", "v_layout", "value_padding"),
+_ATTENTION: Final = (
+    *("model", "device", "form", "scheme", "kernel", *COUNTS["attention"], "tp", "dtype", "v_layout", "value_padding"),
     *("attention_layout", "softmax_dtype", "mask", "norm", "causal", "remat", "profile", "other_memory"),
 )
+_NO_AXES: Final = ("scope", "layers", "dims", "facts", "reserve")  # of model scope; dims.*, facts.*, reserve.* are
+FIELDS: Final = {
+    "attention": _ATTENTION,
+    "model": tuple(name for name in PlanSettings.model_fields if name not in _NO_AXES),
+}
 DECLARED: Final[dict[str, Mapping[str, Any]]] = {"form": FORMS, "scheme": SCHEMES, "kernel": KERNELS}
 _RANGE: Final = re.compile(r"(\d+)\.\.(\d+)(?:([*+])(\d+))?")
 _GLOB: Final = re.compile(r"[*?\[]")
@@ -43,7 +50,7 @@ def axes_of(settings: PlanSettings, over: Mapping[str, Any]) -> list[Axis]:
         InputError: a field that a plan does not have, or a value that a plan would refuse.
 
     """
-    axes = [Axis(_field(name), _values(name, given)) for name, given in over.items()]
+    axes = [Axis(_field(name, settings.scope), values_of(name, given)) for name, given in over.items()]
     for axis in axes:
         _check(settings, axis)
     return axes
@@ -80,23 +87,32 @@ def _matches(name: str, pattern: str) -> list[str]:
     return found
 
 
-def _field(name: str) -> str:
+def _field(name: str, scope: str) -> str:
+    fields = FIELDS[scope]
     head, dot, rest = name.partition(".")
     if dot and head == "dims" and rest in AttentionDims.model_fields:
         return name
     if dot and head == "reserve" and rest:
         return name
-    if name in FIELDS:
+    if head == "facts" and scope == "model" and rest in ModelConfig.model_fields:
+        return name
+    if name in fields:
         return name
     if name in PlanSettings.model_fields:
-        raise InputError("is not priced at attention scope", field=f"over {name}")
-    known = [*FIELDS, *(f"dims.{dim}" for dim in AttentionDims.model_fields)]
+        raise InputError(f"is no axis at {scope} scope", field=f"over {name}")
+    known = [*fields, *(f"dims.{dim}" for dim in AttentionDims.model_fields)]
     close = [f"dims.{name}"] if name in AttentionDims.model_fields else nearest(name, known)
-    allowed = f"{', '.join(FIELDS)}, dims.*, reserve.*"
+    allowed = f"{', '.join(fields)}, dims.*, reserve.*{', facts.*' if scope == 'model' else ''}"
     raise InputError(f"a plan has no field {shown(name)} to go over", field="over", allowed=allowed, nearest=close)
 
 
-def _values(name: str, given: Any) -> Sequence[Any]:
+def values_of(name: str, given: Any) -> Sequence[Any]:
+    """The values that a text, a list or a range stands for: `4096..131072*2`, `1..64+1`, `bf16,fp32`, names and globs.
+
+    Raises:
+        InputError: no values, or what is no range.
+
+    """
     parts = given.split(",") if isinstance(given, str) else given
     if not isinstance(parts, Iterable) or isinstance(parts, Mapping):
         parts = (parts,)
@@ -155,9 +171,10 @@ def _check(settings: PlanSettings, axis: Axis) -> None:
         for value in axis.values:
             validated(AttentionDims, {**dims, field: value}, prefix="dims")
         return
-    if axis.name in COUNTS:
+    counts = COUNTS[settings.scope]
+    if axis.name in counts:
         _whole(axis)
-    for value in (min(axis.values), max(axis.values)) if axis.name in COUNTS else axis.values:
+    for value in (min(axis.values), max(axis.values)) if axis.name in counts else axis.values:
         _check_value(settings, axis.name, value)
 
 
@@ -171,6 +188,8 @@ def _whole(axis: Axis, none: bool = False) -> None:
 
 def _check_value(settings: PlanSettings, name: str, value: Any) -> None:
     if name in DECLARED:
+        if value == AUTO and name == "kernel" and settings.scope == "model":
+            return
         if value is not None or name != "scheme":  # None: the form's own
             named(name, value, DECLARED[name])
         return
@@ -184,8 +203,8 @@ def _check_value(settings: PlanSettings, name: str, value: Any) -> None:
     head, dot, field = name.partition(".")
     given = {head: {field: value}} if dot else {name: value}
     checked = validated(PlanSettings, given)
-    refuse_tensor_parallel(checked)
-    del settings
+    if settings.scope == "attention":
+        refuse_tensor_parallel(checked)
 
 
 def refuse_tensor_parallel(settings: PlanSettings) -> None:

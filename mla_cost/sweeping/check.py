@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
 from mla_cost import fit
+from mla_cost.arrays.codes import ILLEGAL, MISSING, NO_PROGRAM, NONE, REQUIREMENT, STATUSES, TOO_LARGE, UNTRAINED
 from mla_cost.config import DeviceConfig
 from mla_cost.evaluate import FENCE
 from mla_cost.figures import Figures, evaluation, figures
 from mla_cost.resolve import Illegal, resolve
-from mla_cost.rowmodel import BYTES, Column
+from mla_cost.rowmodel import BYTES
 from mla_cost.settings import PlanSettings
 from mla_cost.sweeping.grid import Grid
 from mla_cost.sweeping.moments import PHASES
-from mla_cost.sweeping.price import ILLEGAL, MISSING, NO_PROGRAM, NONE, REQUIREMENT, STATUSES, TOO_LARGE, UNTRAINED
 
 _WORDS_TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
 _MOST_KEPT: Final = 100_000
@@ -32,19 +31,6 @@ class Checker:
         """Refuse an override of a reserve item that a device does not have, before anything is priced."""
         if device is not None:
             fit.reserve_items(device, settings, {"sp": settings.sp})
-
-    def compare(self, index: int, row: Mapping[str, Any], table: Sequence[Column]) -> None:
-        """Compare a point with its price by the int evaluator, to the byte.
-
-        Raises:
-            ArithmeticError: they differ, which no input may cause.
-
-        """
-        del table
-        wanted = self.expected(index)
-        found = {name: int(row[name]) for name in wanted}
-        if found != wanted:
-            raise ArithmeticError(f"point {index} of the sweep is {found}, the int evaluator says {wanted}")
 
     def expected(self, index: int) -> dict[str, int]:
         """The figures and the status of a point, as ints."""

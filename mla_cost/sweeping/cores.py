@@ -16,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-FORK_FROM: Final = 300_000  # points; with fewer a process costs more than it saves
 TASKS: Final = 32  # per worker: small enough to even out, few enough for a pipe to hold
 _TOKEN: Final = struct.Struct("=II")
 
@@ -37,9 +36,12 @@ def shared(count: int, dtype: str) -> NDArray[Any]:
     return np.frombuffer(mmap.mmap(-1, max(size, 1)), dtype, count)
 
 
-def forked(work: Callable[[range], None], count: int, workers: int) -> bool:
-    """Do the work for all of range(count) in this process and in forked ones; whether none of them failed."""
-    tokens = _tokens(count, workers)
+def forked(work: Callable[[range], None], count: int, workers: int, together: int = 1) -> bool:
+    """Do the work for all of range(count) in this process and in forked ones; whether none of them failed.
+
+    together: runs of so many are done by one of them.
+    """
+    tokens = _tokens(count, workers, together)
     children: list[int] = []
     try:
         while len(children) < workers - 1:
@@ -51,10 +53,10 @@ def forked(work: Callable[[range], None], count: int, workers: int) -> bool:
     return not any(ended)
 
 
-def _tokens(count: int, workers: int) -> int:
+def _tokens(count: int, workers: int, together: int) -> int:
     """The read end of a pipe that holds every run of tasks; whoever reads one does it."""
     reading, writing = os.pipe()
-    step = max(1, -(-count // (TASKS * workers)))
+    step = together * max(1, -(-count // (TASKS * workers * together)))
     for start in range(0, count, step):
         os.write(writing, _TOKEN.pack(start, min(start + step, count)))
     os.close(writing)

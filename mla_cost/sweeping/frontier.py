@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from mla_cost.arrays.codes import ILLEGAL, STATUSES
 from mla_cost.errors import InputError
-from mla_cost.sweeping.price import ILLEGAL, STATUSES
 from mla_cost.sweeping.result import Sweep
 
 MOST_PANELS: Final = 24

@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost import catalog
-from mla_cost.config import AttentionDims, DeviceConfig, ModelConfig, validated
+from mla_cost.arrays.matrices import Floats
+from mla_cost.config import DeviceConfig, ModelConfig, validated
+from mla_cost.errors import InputError
 from mla_cost.forms import FORMS
 from mla_cost.resolve import named
 from mla_cost.settings import PlanSettings
 from mla_cost.sweeping.axes import COUNTS, Axis, refuse_tensor_parallel
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 BOX: Final = 12288  # numeric points: what a box works on should stay in a core's own cache
 LEAST: Final = 1024
@@ -62,26 +61,35 @@ class Grid:
     """Every point, unpriced."""
 
     def __init__(self, settings: PlanSettings, axes: Sequence[Axis]) -> None:
-        refuse_tensor_parallel(settings)
+        self._require(settings)
         self.settings = settings
         self.axes = tuple(axes)
         given = {axis.name: axis for axis in axes}
         self.devices = _devices(settings, given.pop("device", None))
         form = given.pop("form", None) or Axis("form", settings.form)
-        numbers = [a for a in given.values() if a.name == "model" or a.name in COUNTS or a.name.startswith("dims.")]
+        numbers = [axis for axis in given.values() if self.is_number(axis)]
         self.numbers: tuple[Axis, ...] = tuple(numbers)
         rest = [axis for axis in given.values() if axis not in numbers]
         self.choices: tuple[Axis, ...] = _in_order(axes, [*rest, form])
         for name in form.values:
             named("form", name, FORMS)
-        models = next((axis.values for axis in numbers if axis.name == "model"), (settings.model,))
-        self.models: tuple[ModelConfig, ...] = tuple(_model(name, settings.dims) for name in models)
+        models = next((axis.values for axis in given.values() if axis.name == "model"), (settings.model,))
+        self.models: tuple[ModelConfig, ...] = tuple(_changed(name, settings) for name in models)
         self.shape = tuple(len(axis.values) for axis in self.numbers)
         self.num_numbers = math.prod(self.shape)
         self.num_choices = math.prod(len(axis.values) for axis in self.choices)
         self._choices: dict[int, Choice] = {}
         self._spreads: dict[tuple[str, int], NDArray[Any]] = {}
         self._cut()
+
+    @staticmethod
+    def _require(settings: PlanSettings) -> None:
+        refuse_tensor_parallel(settings)
+
+    @staticmethod
+    def is_number(axis: Axis) -> bool:
+        """Whether an axis is a number that points of one box may differ in; names of models give such numbers."""
+        return axis.name == "model" or axis.name in COUNTS["attention"] or axis.name.startswith("dims.")
 
     def __len__(self) -> int:
         return self.num_choices * self.num_numbers * len(self.devices)
@@ -172,7 +180,7 @@ class Grid:
     def constant(self) -> frozenset[str]:
         """The symbols that are the same at every point of the grid, those that follow from S, P and n included."""
         same = {symbol for symbol, (_, values) in self.symbols.items() if len(values) == 1}
-        follow = {"s": "SP", "u": "SP", "l": "nP", "r_half": "r", "other_ranks": "P"}
+        follow = {"s": "SP", "u": "SP", "l": "nP", "r_half": "r", "P_others": "P"}
         return frozenset(same | {symbol for symbol, of in follow.items() if same.issuperset(of)})
 
     def values(self, box: Box) -> dict[str, Any]:
@@ -198,8 +206,31 @@ class Grid:
     def point_settings(self, index: int) -> tuple[str, ModelConfig, DeviceConfig | None, PlanSettings]:
         """A point as a plan would hold it."""
         choice, taken, model, device = self.positions(index)
-        sizes = {name: int(value) for name, value in taken.items() if name in COUNTS}
+        sizes = {name: int(value) for name, value in taken.items() if name in COUNTS[self.settings.scope]}
         return choice.form, model, device, choice.settings.model_copy(update=sizes)
+
+
+class ModelGrid(Grid):
+    """The points of the model scope: counts and degrees are numbers, models and their dims are choices."""
+
+    @staticmethod
+    def _require(settings: PlanSettings) -> None:
+        if settings.layers > 1:
+            raise InputError("the model scope has all layers", field="layers", value=settings.layers, allowed="1")
+
+    @staticmethod
+    def is_number(axis: Axis) -> bool:
+        """Whether an axis is a number that points of one box may differ in."""
+        return axis.name in COUNTS["model"]
+
+    def model(self, choice: Choice) -> ModelConfig:
+        """The model of a choice, with its dims."""
+        return _changed(choice.settings.model, choice.settings)
+
+    def positions(self, index: int) -> tuple[Choice, dict[str, Any], ModelConfig, DeviceConfig | None]:
+        """What a point is: its choice, the value of each numeric axis, its model with its dims, its device."""
+        choice, taken, _, device = super().positions(index)
+        return choice, taken, self.model(choice), device
 
 
 def _devices(settings: PlanSettings, axis: Axis | None) -> tuple[DeviceConfig | None, ...]:
@@ -215,19 +246,16 @@ def _in_order(axes: Sequence[Axis], choices: Sequence[Axis]) -> tuple[Axis, ...]
     return tuple(sorted(choices, key=lambda axis: order.index(axis.name) if axis.name in order else -1))
 
 
-def _model(name: str, overrides: Mapping[str, Any]) -> ModelConfig:
-    model = catalog.model(name)
-    if not overrides:
-        return model
-    dims = validated(AttentionDims, {**model.dims.model_dump(), **overrides}, prefix="dims")
-    return model.model_copy(update={"dims": dims})
+def _changed(name: str, settings: PlanSettings) -> ModelConfig:
+    return catalog.changed(catalog.model(name), settings.dims, settings.facts)
 
 
 def _with(settings: PlanSettings, taken: Mapping[str, Any]) -> PlanSettings:
-    """The settings with the choices taken, `reserve.item` among them, checked as a plan's own."""
-    plain = {name: value for name, value in taken.items() if "." not in name}
-    reserve = {name.partition(".")[2]: value for name, value in taken.items() if "." in name}
-    given: dict[str, Any] = plain | ({"reserve": {**settings.reserve, **reserve}} if reserve else {})
+    """The settings with the choices taken, checked as a plan's own; `reserve.item`, `dims.width`, `facts.key` too."""
+    given: dict[str, Any] = {}
+    for name, value in taken.items():
+        head, dot, field = name.partition(".")
+        given[head] = {**given.get(head, getattr(settings, head)), field: value} if dot else value
     checked = validated(PlanSettings, given) if given else settings
     return settings.model_copy(update={name: getattr(checked, name) for name in given})
 

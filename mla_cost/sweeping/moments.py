@@ -1,28 +1,18 @@
-"""A program as one matrix: every figure, and every moment that can be a peak, over the monomials of its symbols.
-
-All coefficients and all values are whole and not negative. So a sum of products in double precision is exact as long
-as it is below 2^53, in whatever order it is summed: every partial sum is smaller still. And it is never below 2^53
-where the true sum is not: rounding is monotonic, and 2^53 is a double. One comparison is the whole fence.
-"""
+"""A program as one matrix: every figure, and every moment that can be a peak, over the monomials of its symbols."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
-from itertools import pairwise
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from mla_cost import evaluate
+from mla_cost.arrays.matrices import Rows, monomials_of, over_others, rows_of, undominated
 from mla_cost.cost import Key, timeline
 from mla_cost.engine import Event, Timeline
-from mla_cost.polynomial import ZERO, Monomial, Polynomial, product, total
-from mla_cost.sweeping.grid import Floats
+from mla_cost.polynomial import ZERO, Monomial, Polynomial, total
 
 MORE = "more_layers"  # layers beyond two, in a stack of two or more
-OTHERS = "other_ranks"  # P - 1: what is sent to each of them has no negative term
 FIGURES = (
     "saved_bytes",
     "forward_payload_bytes",
@@ -36,21 +26,11 @@ PHASES = {"forward": ("forward",), "backward": ("backward", "recompute")}
 Kinds = frozenset[str]
 
 
-class Rows(NamedTuple):
-    """figures: one row each, as FIGURES. seen: the moments of the peak. allocated: those of each kinds of workspace."""
+class Program(NamedTuple):
+    """Over `monomials`: one row for each of FIGURES, the moments of the peak, those of each kinds of workspace."""
 
     monomials: tuple[Monomial, ...]
-    figures: Floats
-    seen: Floats
-    allocated: tuple[Floats, ...]
-
-
-class Folded(NamedTuple):
-    """Rows over the monomials of what varies; the last `spans` say which rows are figures, seen, allocated."""
-
-    monomials: tuple[Monomial, ...]
-    matrix: Floats
-    spans: tuple[slice, ...]
+    parts: tuple[Rows, ...]
 
 
 class _Walk(NamedTuple):
@@ -60,7 +40,7 @@ class _Walk(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def rows(key: Key, kinds: tuple[Kinds, ...], stacked: bool) -> Rows:
+def rows(key: Key, kinds: tuple[Kinds, ...], stacked: bool) -> Program:
     """The rows of a program, of a stack of two or more blocks where `stacked`.
 
     Raises:
@@ -149,73 +129,8 @@ def _counts(event: Event, kinds: Kinds | None) -> bool:
     return event.allocation is not None and event.allocation.kind != "parameter_gradient"
 
 
-def fold(program: Rows, fixed: Mapping[str, float]) -> Folded:
-    """The rows with these values multiplied in, without moments that then can never be the largest."""
-    monomials, product_of = _substitution(program.monomials, fixed)
-    parts = [program.figures @ product_of]
-    parts += [undominated(moments @ product_of) for moments in (program.seen, *program.allocated)]
-    ends = np.cumsum([0, *(len(part) for part in parts)]).tolist()
-    spans = tuple(slice(start, end) for start, end in pairwise(ends))
-    return Folded(monomials, np.concatenate(parts), spans)
-
-
-def fold_further(rows: Folded, fixed: Mapping[str, float]) -> Folded:
-    """As `fold`, keeping every row."""
-    monomials, product_of = _substitution(rows.monomials, fixed)
-    return rows._replace(monomials=monomials, matrix=rows.matrix @ product_of)
-
-
-def _substitution(monomials: tuple[Monomial, ...], fixed: Mapping[str, float]) -> tuple[tuple[Monomial, ...], Floats]:
-    """The monomials that are left, and the matrix that takes coefficients of the old ones to theirs."""
-    place: dict[Monomial, int] = {}
-    entries = []
-    for monomial in monomials:
-        factor, left = 1.0, []
-        for symbol in monomial:
-            value = fixed.get(symbol)
-            if value is None:
-                left.append(symbol)
-            else:
-                factor *= value
-        entries.append((place.setdefault(tuple(left), len(place)), factor))
-    found = np.zeros((len(monomials), len(place)))
-    for at, (where, factor) in enumerate(entries):
-        found[at, where] = factor
-    return tuple(place), found
-
-
-def _matrices(figures: list[Polynomial], seen: list[Polynomial], allocated: list[list[Polynomial]]) -> Rows:
-    figures = [_over_others(figure) for figure in figures]
-    every = [*figures, *seen, *(moment for moments in allocated for moment in moments)]
-    monomials = tuple(sorted({monomial for polynomial in every for monomial in polynomial.terms}))
-    if any(value < 0 for polynomial in every for value in polynomial.terms.values()):
-        raise ArithmeticError("a negative coefficient: double precision would not be exact below the fence")
-    return Rows(
-        monomials,
-        _matrix(figures, monomials),
-        undominated(_matrix(seen, monomials)),
-        tuple(undominated(_matrix(moments, monomials)) for moments in allocated),
-    )
-
-
-def _over_others(polynomial: Polynomial) -> Polynomial:
-    """With P as one more than the other ranks, where it has negative terms as it stands."""
-    if all(value > 0 for value in polynomial.terms.values()):
-        return polynomial
-    one, others = Polynomial.constant(1), Polynomial.symbol(OTHERS)
-    return total(
-        product([Polynomial.symbol(symbol) if symbol != "P" else others + one for symbol in monomial]) * value
-        for monomial, value in polynomial.terms.items()
-    )
-
-
-def _matrix(polynomials: list[Polynomial], monomials: tuple[Monomial, ...]) -> Floats:
-    return np.array([[p.terms.get(monomial, 0) for monomial in monomials] for p in polynomials], dtype=np.float64)
-
-
-def undominated(moments: Floats) -> Floats:
-    """The rows that no other row reaches in every coefficient: only they can be the largest."""
-    below: Any = (moments[:, None, :] <= moments[None, :, :]).all(axis=-1)
-    earlier = np.tri(len(moments), k=-1, dtype=bool)  # of equal rows the first stays
-    dropped: NDArray[np.bool_] = np.any(below & (~below.T | earlier), axis=1)
-    return np.ascontiguousarray(moments[~dropped])
+def _matrices(figures: list[Polynomial], seen: list[Polynomial], allocated: list[list[Polynomial]]) -> Program:
+    figures = [over_others(figure) for figure in figures]
+    monomials = monomials_of([*figures, *seen, *(moment for moments in allocated for moment in moments)])
+    peaks = [undominated(rows_of(moments, monomials)) for moments in (seen, *allocated)]
+    return Program(monomials, (Rows(rows_of(figures, monomials)), *(Rows(moments, largest=True) for moments in peaks)))

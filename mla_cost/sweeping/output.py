@@ -14,9 +14,10 @@ from typing import IO, Any, Final, Protocol
 
 import numpy as np
 
+from mla_cost.arrays.codes import ILLEGAL
 from mla_cost.errors import InputError
-from mla_cost.rowmodel import BYTES, Column
-from mla_cost.sweeping.price import ILLEGAL, NONE
+from mla_cost.rowmodel import Column
+from mla_cost.sweeping.columns import without
 from mla_cost.sweeping.result import Chunk, Sweep, extra
 
 SUFFIXES: Final = (".csv", ".jsonl", ".parquet")
@@ -56,18 +57,11 @@ def _texts(sweep: Sweep, column: Column, chunk: Chunk) -> list[str]:
     if column.names is not None:
         names = [_quoted(name) for name in column.names]
         return [names[value] for value in values.tolist()]
-    found = list(map(str, values.tolist()))
-    for at in np.flatnonzero(_without(column, chunk)).tolist():
+    found = list(map(str, sweep.readable(column, values)))
+    missing = without(column, chunk.columns)
+    for at in () if missing is None else np.flatnonzero(missing).tolist():
         found[at] = ""
     return found
-
-
-def _without(column: Column, chunk: Chunk) -> Any:
-    if column.name not in BYTES:
-        return np.zeros(0, bool)
-    status = chunk.columns["status"]
-    own = column.name in {"usable_bytes", "headroom_bytes"}
-    return (status == ILLEGAL) | (own & (status == NONE))
 
 
 def _quoted(text: str) -> str:

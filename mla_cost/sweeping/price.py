@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from threading import local
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mla_cost.arrays import matrices
+from mla_cost.arrays.codes import MISSING, NO_PROGRAM, REQUIREMENT, TOO_LARGE
+from mla_cost.arrays.matrices import OTHERS, SCRATCH, Folded, Ints, fold, fold_further
+from mla_cost.arrays.requirements import fails
+from mla_cost.arrays.workspace import fused_workspace
 from mla_cost.config import DeviceConfig
 from mla_cost.cost import Key, form_of, timeline
 from mla_cost.evaluate import FENCE
 from mla_cost.fit import reserve_items
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
-from mla_cost.program import Form, Kernel, Pair, ProgramError, Requirement, Scheme
+from mla_cost.program import Form, Kernel, Pair, ProgramError, Scheme
 from mla_cost.resolve import Illegal, resolve, scheme_of
 from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
-from mla_cost.sweeping.grid import WIDTHS, Box, Choice, Floats, Grid, Ints
-from mla_cost.sweeping.moments import FIGURES, MORE, OTHERS, Folded, Kinds, fold, fold_further, rows
-from mla_cost.sweeping.workspace import fused_workspace
+from mla_cost.sweeping.grid import WIDTHS, Box, Choice, Grid
+from mla_cost.sweeping.moments import FIGURES, MORE, Kinds, rows
 from mla_cost.workspace import kinds_of
 
-STATUSES: Final = ("fits", "tight", "oom", "unsupported", "illegal", "none")
-UNSUPPORTED, ILLEGAL, NONE = (STATUSES.index(name) for name in ("unsupported", "illegal", "none"))
-# why a row is refused; the whole sentence is `Sweep.reason_of`
-REASONS: Final = ("", "no program", "does not divide", "too large", "not trained here")
-NO_PROGRAM, REQUIREMENT, TOO_LARGE, UNTRAINED = range(1, len(REASONS))
-MISSING: Final = -1  # every number of an illegal row, and what a verdict needs where no device is named
-_FIELDS: Final = {"seq_len": "S", "sp": "P", "heads": "n"}
-# a matrix product of at most so many multiplications stays on the core that asks for it
-_ONE_CORE: Final = 1 << 18
-_Known = dict[tuple[str, ...], Any]  # products made so far
 _BITS: Final = ("P", "s", "b", "l", "n", "h", "d_q", "d_c", "k", "r", "v", "r_half")
 
 
@@ -46,25 +38,6 @@ class Figures(NamedTuple):
     allocated: dict[Kinds, Ints]
     reason: NDArray[np.int8]
     trained: dict[str, NDArray[np.bool_]]  # by architecture; none where every kernel trains
-
-
-class _Scratch(local):
-    """Arrays that a thread uses again for every box: asking the system for memory costs more than the arithmetic."""
-
-    def __init__(self) -> None:
-        self._flat: dict[str, Any] = {}
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """An array with any content, valid until the same name is asked for in this thread."""
-        size = math.prod(shape)
-        flat = self._flat.get(name)
-        if flat is None or flat.size < size:
-            flat = self._flat[name] = np.empty(size, dtype)
-        found: NDArray[Any] = flat[:size].reshape(shape)
-        return found
-
-
-_SCRATCH: Final = _Scratch()
 
 
 class Pricer:
@@ -84,7 +57,7 @@ class Pricer:
     def figures(self, choice: Choice, box: Box) -> Figures:
         """Every figure that does not depend on a device's memory, valid until this thread asks for the next."""
         count = box.size
-        peak, *columns = _SCRATCH.array("figures", (1 + len(FIGURES) + len(self.kinds), count), np.int64)
+        peak, *columns = SCRATCH.array("figures", (1 + len(FIGURES) + len(self.kinds), count), np.int64)
         found = Figures(
             dict(zip(FIGURES, columns, strict=False)),
             peak,
@@ -158,18 +131,19 @@ class Pricer:
         found = self._folded.get((key, stacked))
         if found is None:
             always = {name: float(_first(values[name])) for name in self.grid.constant if name in values}
-            found = self._folded[key, stacked] = fold(rows(key, self.kinds, stacked), always)
+            found = self._folded[key, stacked] = fold(*rows(key, self.kinds, stacked), always)
         here = {name: float(value) for name, value in values.items() if not isinstance(value, np.ndarray)}
         return fold_further(found, here)
 
     def _evaluate(self, program: Folded, values: Mapping[str, Any], size: int, into: Any, found: Figures) -> None:
         """One matrix product for the figures and every moment; a peak is the largest of its moments."""
-        result = _product(program.matrix, _monomials(program.monomials, values, size))
+        result = matrices.evaluated(program, values, size)
         beyond = np.flatnonzero(result.max(axis=0) >= FENCE) if result.max() >= FENCE else None
         figures, seen, *allocated = (result[span] for span in program.spans)
-        columns = [*zip(found.columns.values(), figures, strict=True), (found.peak, _top(seen))]
+        columns = [*zip(found.columns.values(), figures, strict=True), (found.peak, matrices.top(seen))]
         columns += [
-            (found.allocated[kinds], _top(moments)) for kinds, moments in zip(self.kinds, allocated, strict=True)
+            (found.allocated[kinds], matrices.top(moments))
+            for kinds, moments in zip(self.kinds, allocated, strict=True)
         ]
         for column, exact in columns:
             if beyond is not None:
@@ -232,7 +206,7 @@ def _local(values: dict[str, Any], scheme: Scheme) -> dict[str, Any]:
     values["s"] = values["u"] = np.floor(values["S"] / values["P"])
     if scheme.divides_heads:
         values["l"] = np.floor(values["n"] / values["P"])
-    values[OTHERS] = values["P"] - 1
+    values[OTHERS["P"]] = values["P"] - 1
     values["r_half"] = np.floor(values["r"] / 2)
     return values
 
@@ -260,7 +234,7 @@ def _code(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[str
 def _marks(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[str, Any]) -> Iterator[Any]:
     """Truth values on which structure depends; those that are the same all over a box are scalars."""
     for need in scheme.requires:
-        yield _fails(need, values)
+        yield fails(need, values)
     for symbol in _BITS:
         if isinstance(values.get(symbol), np.ndarray):
             yield values[symbol] == 1
@@ -272,15 +246,8 @@ def _marks(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[st
         yield values["v"] > values["k"] + values["r"]
 
 
-def _fails(need: Requirement, values: Mapping[str, Any]) -> Any:
-    what, by = values[_FIELDS[need.what]], values[_FIELDS[need.by]]
-    if need.times > 1:
-        by = by * np.where(np.asarray(by) > 1, need.times, 1)
-    return np.floor(what / by) * by != what if need.kind == "divides" else what > by
-
-
 def _refused_requirement(scheme: Scheme, first: Mapping[str, int]) -> bool:
-    return any(bool(_fails(need, first)) for need in scheme.requires)
+    return any(bool(fails(need, first)) for need in scheme.requires)
 
 
 def _padding_class(first: Mapping[str, int]) -> int:
@@ -295,55 +262,6 @@ def _groups(code: Ints) -> Iterator[Ints | None]:
         return
     for each in np.flatnonzero(np.bincount(code)) if code.max() < len(code) else np.unique(code):
         yield np.flatnonzero(code == each)
-
-
-# ---- evaluation
-
-
-def _top(moments: Floats) -> Floats:
-    """The largest moment at every point."""
-    found: Floats = moments[0] if len(moments) == 1 else np.maximum.reduce(moments)
-    return found
-
-
-def _monomials(varying: tuple[tuple[str, ...], ...], values: Mapping[str, Any], size: int) -> Floats:
-    """Each monomial at every point, made from the longest one before it."""
-    found: Floats = _SCRATCH.array("monomials", (len(varying), size), np.float64)
-    known: _Known = {}
-    for at, monomial in enumerate(varying):
-        _multiplied(monomial, values, known, found[at])
-        known[monomial] = found[at]
-    return found
-
-
-def _multiplied(
-    monomial: tuple[str, ...], values: Mapping[str, Any], known: dict[tuple[str, ...], Any], out: Any
-) -> None:
-    if not monomial:
-        out[:] = 1.0
-    elif len(monomial) == 1:
-        out[:] = values[monomial[0]]
-    else:
-        np.multiply(_prefix(monomial[:-1], values, known), values[monomial[-1]], out=out)
-
-
-def _prefix(monomial: tuple[str, ...], values: Mapping[str, Any], known: _Known) -> Any:
-    if len(monomial) == 1:
-        return values[monomial[0]]
-    if monomial not in known:
-        known[monomial] = _prefix(monomial[:-1], values, known) * values[monomial[-1]]
-    return known[monomial]
-
-
-def _product(coefficients: Floats, monomials: Floats) -> Floats:
-    """The matrix product, in tiles that a BLAS leaves on one core: other cores have boxes of their own."""
-    count = monomials.shape[1]
-    found: Floats = _SCRATCH.array("product", (len(coefficients), count), np.float64)
-    tile = max(64, _ONE_CORE // coefficients.size)
-    for start in range(0, count, tile):
-        end = start + tile
-        np.matmul(coefficients, monomials[:, start:end], out=found[:, start:end])
-    return found
 
 
 # ---- what trains

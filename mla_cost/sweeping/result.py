@@ -6,43 +6,32 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost import defaults
+from mla_cost.arrays.codes import ILLEGAL, NONE
+from mla_cost.composing.composed import require_equal
 from mla_cost.config import validated
 from mla_cost.errors import InputError, nearest, shown
-from mla_cost.fit import TIGHT
+from mla_cost.fit import AUTO
 from mla_cost.forms import FORMS
-from mla_cost.kernels import KERNELS
-from mla_cost.rowmodel import BYTES, NAMES, Column
-from mla_cost.schemes import SCHEMES
+from mla_cost.rowmodel import NAMES, Column
 from mla_cost.settings import PlanSettings
 from mla_cost.sweeping import cores
+from mla_cost.sweeping.attention import Attention
 from mla_cost.sweeping.axes import Axis, axes_of, expand, is_glob
-from mla_cost.sweeping.check import Checker
-from mla_cost.sweeping.grid import Box, Choice, Grid
-from mla_cost.sweeping.price import (
-    ILLEGAL,
-    MISSING,
-    NONE,
-    REASONS,
-    STATUSES,
-    TOO_LARGE,
-    UNSUPPORTED,
-    UNTRAINED,
-    Figures,
-    Pricer,
-)
+from mla_cost.sweeping.columns import Columns, stored, table, without
+from mla_cost.sweeping.grid import Box, Choice, Grid, ModelGrid
+from mla_cost.sweeping.stages import Stages
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
 
-Columns = dict[str, NDArray[Any]]
 Where = Mapping[str, Any] | Callable[[Columns], Any] | None
 SAMPLE: Final = 8  # points of every run that the int evaluator prices again
 
@@ -54,6 +43,31 @@ class Chunk(NamedTuple):
     columns: Columns
 
 
+class Scope(Protocol):
+    """What a scope prices: its figures, boxes of them, and single points by `plan`'s own functions."""
+
+    @property
+    def figures(self) -> tuple[Column, ...]:
+        """The columns of numbers."""
+
+    @property
+    def fork_from(self) -> int:
+        """Points from which several processes are worth it."""
+
+    @property
+    def compiles(self) -> bool:
+        """Whether programs of a choice take long to compile beside pricing its points."""
+
+    def fill(self, choice: Choice, box: Box, views: Columns) -> None:
+        """Price a box. views: a row for each numeric point, a column for each device."""
+
+    def expected(self, index: int) -> Mapping[str, Any]:
+        """The figures and the status of a point, by `plan`'s own functions."""
+
+    def reason(self, index: int, code: int | None) -> str:
+        """Why a point is refused, in the words of `plan`."""
+
+
 class Sweep:
     """Every point of a grid; a point is one form at one setting on one device. `len` counts them.
 
@@ -62,11 +76,15 @@ class Sweep:
     """
 
     def __init__(self, settings: PlanSettings, axes: Sequence[Axis]) -> None:
-        self.grid = Grid(settings, axes)
-        self.table = tuple(_table(self.grid))
-        self._checker = Checker(self.grid)
-        for device in self.grid.devices:
-            self._checker.check_reserve(device, self.grid.choice(0).settings)
+        self.grid: Grid
+        self.scope: Scope
+        if settings.scope == "model":
+            self.grid = grid = ModelGrid(settings, axes)
+            self.scope = Stages(grid)
+        else:
+            self.grid = Grid(settings, axes)
+            self.scope = Attention(self.grid)
+        self.table = tuple(table(self.grid, self.scope.figures))
 
     def __len__(self) -> int:
         return len(self.grid)
@@ -91,7 +109,7 @@ class Sweep:
         """Every column in full. workers: processes, one for each core by default; 1 stays in this process."""
         workers = workers or cores.available()
         size, boxes = len(self.grid.devices), self.grid.num_boxes
-        fork = workers > 1 and boxes > 1 and len(self) >= cores.FORK_FROM and cores.can_fork()
+        fork = workers > 1 and boxes > 1 and len(self) >= self.scope.fork_from and cores.can_fork()
         found = {c.name: cores.shared(len(self), c.dtype) for c in self.table} if fork else self._empty(len(self))
 
         def work(numbers: range) -> None:
@@ -100,11 +118,16 @@ class Sweep:
                 start = (choice.number * self.grid.num_numbers + box.start) * size
                 self._fill(choice, box, {name: c[start : start + box.size * size] for name, c in found.items()})
 
-        if not (fork and cores.forked(work, boxes, min(workers, boxes))):
+        if not (fork and cores.forked(work, boxes, min(workers, boxes), self._together(workers))):
             work(range(boxes))  # also where a process failed: what failed there is raised here
         for index in self._sample():
-            self._checker.compare(index, {name: column[index] for name, column in found.items()}, self.table)
+            require_equal(index, {name: column[index] for name, column in found.items()}, self.scope.expected(index))
         return found
+
+    def _together(self, workers: int) -> int:
+        """Boxes that one process should fill: those of a choice, where each costs and there are enough for all."""
+        own = self.scope.compiles and self.grid.num_choices >= 2 * workers
+        return self.grid.boxes_per_choice if own else 1
 
     def chunks(self, start: int = 0) -> Iterator[Chunk]:
         """The points in order, a bounded number at a time. start: a point at which a chunk starts."""
@@ -121,16 +144,12 @@ class Sweep:
         for index in sample:
             if chunk.start <= index < chunk.start + count:
                 row = {name: column[index - chunk.start] for name, column in chunk.columns.items()}
-                self._checker.compare(index, row, self.table)
+                require_equal(index, row, self.scope.expected(index))
         return chunk
 
     def _sample(self) -> list[int]:
         draw = random.Random()  # noqa: S311  (a check, no secret)
         return [draw.randrange(len(self)) for _ in range(SAMPLE)]
-
-    @cached_property
-    def _pricer(self) -> Pricer:
-        return Pricer(self.grid)
 
     def _task(self, number: int) -> tuple[Choice, Box]:
         choice, box = divmod(number, self.grid.boxes_per_choice)
@@ -147,58 +166,23 @@ class Sweep:
     # ---- one box
 
     def _fill(self, choice: Choice, box: Box, out: Columns) -> None:
-        figures = self._pricer.figures(choice, box)
-        size = len(self.grid.devices)
-        views = {name: column.reshape(box.size, size) for name, column in out.items()}
+        views = {name: column.reshape(box.size, len(self.grid.devices)) for name, column in out.items()}
         self._fill_settings(choice, box, views)
-        wire = figures.columns["forward_wire_bytes"] + figures.columns["backward_wire_bytes"]
-        alike = {**figures.columns, "peak_bytes": figures.peak, "wire_bytes": np.maximum(wire, MISSING)}
-        for at in range(size):
-            for name, values in alike.items():
-                views[name][:, at] = values
-            self._fill_verdict(choice, box, figures, at, {name: view[:, at] for name, view in views.items()})
+        self.scope.fill(choice, box, views)
 
     def _fill_settings(self, choice: Choice, box: Box, views: Columns) -> None:
         grid = self.grid
         for at, axis in enumerate(grid.numbers):
-            values = grid.spread(f"column {axis.name}", _stored(axis), at, box)
+            values = grid.spread(f"column {axis.name}", stored(axis), at, box)
             for device in range(len(grid.devices)):
                 views[axis.name][:, device] = values
         for where, axis in zip(choice.at, grid.choices, strict=True):
             if axis.name not in NAMES:
-                views[axis.name][:] = _stored(axis)[where]
+                views[axis.name][:] = stored(axis)[where]
         views["form"][:] = self.names["form"].index(choice.form)
         views["scheme"][:] = self.names["scheme"].index(choice.settings.scheme or FORMS[choice.form].scheme)
-        views["kernel"][:] = self.names["kernel"].index(choice.settings.kernel)
         for at in range(len(grid.devices)):
             views["device"][:, at] = at
-
-    def _fill_verdict(self, choice: Choice, box: Box, figures: Figures, at: int, out: Columns) -> None:
-        """Required against usable. Refused rows are few or all of a box, so they are mended afterwards."""
-        allocated = figures.allocated[self._pricer.kinds_of_device[at]]
-        device = self.grid.devices[at]
-        required = allocated + int(choice.settings.other_memory)
-        out["allocated_peak_bytes"][:] = allocated
-        out["required_bytes"][:] = required
-        reason = figures.reason
-        if device is None:
-            out["status"][:], out["usable_bytes"][:], out["headroom_bytes"][:] = NONE, MISSING, MISSING
-        else:
-            usable = self._pricer.usable(choice, box, device)
-            headroom = usable - required
-            out["usable_bytes"][:], out["headroom_bytes"][:] = usable, headroom
-            np.add(headroom * TIGHT < usable, headroom < 0, out=out["status"], dtype=np.int8, casting="unsafe")
-            trained = figures.trained.get(device.arch)
-            if trained is not None and not trained.all():
-                out["status"][~trained] = UNSUPPORTED
-                reason = np.where(trained, reason, UNTRAINED).astype(np.int8)
-        out["reason"][:] = reason
-        refused = figures.reason > 0
-        if refused.any():
-            out["reason"][refused] = figures.reason[refused]
-            out["status"][refused] = ILLEGAL
-            for name in ("required_bytes", "usable_bytes", "headroom_bytes"):
-                out[name][refused] = MISSING
 
     # ---- rows
 
@@ -211,18 +195,24 @@ class Sweep:
             row = dict(zip(names, values, strict=True))
             row["reason"] = self.reason_of(chunk.start + at, reason[at]) if reason[at] else ""
             if status[at] in {ILLEGAL, NONE}:
-                _blank(row, status[at] == ILLEGAL)
+                self._blank(row, status[at] == ILLEGAL)
             yield row
+
+    def _blank(self, row: dict[str, Any], illegal: bool) -> None:
+        for name in [column.name for column in self.scope.figures] if illegal else ("usable_bytes", "headroom_bytes"):
+            row[name] = None
 
     def readable(self, column: Column, values: NDArray[Any]) -> list[Any]:
         """The values of a column as Python's own, small ints as the names they stand for."""
         found: list[Any] = values.tolist()
         names = column.names
-        return found if names is None else [names[value] for value in found]
+        if names is None:
+            return [int(value) for value in found] if column.dtype == "float64" else found  # counts, all of them
+        return [names[value] for value in found]
 
     def reason_of(self, index: int, code: int | None = None) -> str:
         """Why a point is refused, as `plan` says it; empty where it is not. code: its `reason`, if it is known."""
-        return self._checker.reason(index, TOO_LARGE if code == TOO_LARGE else code)
+        return self.scope.reason(index, code)
 
     def row(self, index: int) -> dict[str, Any]:
         """One point as a row."""
@@ -260,7 +250,7 @@ class Sweep:
         if column.names is not None:
             indices = arrow.array(values.astype(np.int32))
             return arrow.DictionaryArray.from_arrays(indices, arrow.array(column.names, arrow.string()))
-        return arrow.array(values, mask=self._without(column, found))
+        return arrow.array(values, mask=without(column, found))
 
     def to_pandas(self) -> pd.DataFrame:
         """A pandas data frame: names as categories, <NA> where a row has no number (extra: mla-cost[pandas])."""
@@ -276,8 +266,9 @@ class Sweep:
         values = found[column.name]
         if column.names is not None:
             return pandas.Categorical.from_codes(values, column.names)
-        without = self._without(column, found)
-        return values if without is None else pandas.arrays.IntegerArray(values, without)
+        missing = without(column, found)
+        kind = pandas.arrays.FloatingArray if column.dtype == "float64" else pandas.arrays.IntegerArray
+        return values if missing is None else kind(values, missing)
 
     def to_polars(self) -> pl.DataFrame:
         """A polars data frame: names as enums, nulls where a row has no number (extra: mla-cost[polars])."""
@@ -294,18 +285,9 @@ class Sweep:
             codes = polars.Series(column.name, values.astype(np.uint32))
             texts = polars.Series(list(column.names), dtype=polars.Enum(list(column.names)))
             return texts.gather(codes).alias(column.name)
-        without = self._without(column, found)
+        missing = without(column, found)
         series = polars.Series(column.name, values)
-        return series if without is None else series.set(polars.Series(without), None)
-
-    def _without(self, column: Column, found: Columns) -> NDArray[np.bool_] | None:
-        """Where a column has no number; None: nowhere."""
-        if column.name not in BYTES:
-            return None
-        without: NDArray[np.bool_] = found["status"] == ILLEGAL
-        if column.name in {"usable_bytes", "headroom_bytes"}:
-            without |= found["status"] == NONE
-        return without
+        return series if missing is None else series.set(polars.Series(missing), None)
 
     def reasons(self, chunk: Chunk) -> list[str]:
         """The reason of every row of a chunk; empty where a row is not refused."""
@@ -421,11 +403,6 @@ def _frontier(
     return kept
 
 
-def _blank(row: dict[str, Any], illegal: bool) -> None:
-    for name in BYTES if illegal else ("usable_bytes", "headroom_bytes"):
-        row[name] = None
-
-
 def extra(module: str, name: str) -> Any:
     """The library of an extra.
 
@@ -441,50 +418,6 @@ def extra(module: str, name: str) -> Any:
         raise InputError(f"{module} is not installed; it comes with `pip install mla-cost[{name}]`") from None
 
 
-# ---- columns
-
-
-def _table(grid: Grid) -> Iterator[Column]:
-    """The columns: what varies as given, names, bytes, verdict."""
-    for axis in grid.axes:
-        if axis.name not in NAMES:
-            yield _axis_column(grid, axis)
-    forms = next(axis.values for axis in grid.choices if axis.name == "form")
-    yield Column("form", "int16", tuple(forms))
-    yield Column("scheme", "int16", tuple(SCHEMES))
-    yield Column("kernel", "int16", tuple(KERNELS))
-    yield Column("device", "int16", tuple(device.name if device else "none" for device in grid.devices))
-    yield from (Column(name, "int64") for name in BYTES)
-    yield Column("status", "int8", STATUSES)
-    yield Column("reason", "int8", REASONS)
-
-
-def _axis_column(grid: Grid, axis: Axis) -> Column:
-    if axis.name == "model":
-        names = tuple(model.name for model in grid.models)
-        return Column("model", "int16", names if len(set(names)) == len(names) else tuple(map(str, axis.values)))
-    if _is_number(axis):
-        return Column(axis.name, "int64")
-    return Column(axis.name, "int16", tuple(map(_text, axis.values)))
-
-
-def _is_number(axis: Axis) -> bool:
-    return isinstance(axis.values, range) or all(value is None or type(value) is int for value in axis.values)
-
-
-def _text(value: Any) -> str:
-    return {None: "null", True: "true", False: "false"}.get(value, str(value))
-
-
-def _stored(axis: Axis) -> NDArray[Any]:
-    """The values of an axis as its column holds them."""
-    if isinstance(axis.values, range):
-        return np.arange(axis.values.start, axis.values.stop, axis.values.step, dtype=np.int64)
-    if _is_number(axis):
-        return np.array([0 if value is None else value for value in axis.values], np.int64)
-    return np.arange(len(axis.values), dtype=np.int16)
-
-
 # ---- the question
 
 
@@ -493,28 +426,29 @@ def sweep(
     device: Any = defaults.DEVICES,
     *,
     over: Mapping[str, Any],
-    scope: str = "attention",
+    scope: str = defaults.SCOPE,
     **settings: Any,
 ) -> Sweep:
     """Every form at every setting of a grid, priced when asked for: `len`, `.to_numpy()`, `.best()`, `.pareto()`.
 
     over: fields of a plan and their values: a list, a range, or text such as "4096..131072*2", "1..64+1", "bf16,fp32";
     for names globs too ("deepseek-*", "all"). model, device and settings: what stays the same, as `mla_cost.plan`
-    takes it. Raises `mla_cost.InputError` for bad input; a combination that cannot be is a row with its reason.
+    takes it. scope "model" prices the worst stage of the whole model: degrees and micro-batches vary too, and columns
+    tell its states, what is sent by mesh axis, and flops. Raises `mla_cost.InputError` for bad input; a combination
+    that cannot be is a row with its reason.
 
     >>> import mla_cost
-    >>> study = mla_cost.sweep(device="910b-64gb", over={"seq_len": "4096..131072*2", "sp": [4, 8], "form": "all"})
+    >>> over = {"seq_len": "4096..131072*2", "sp": [4, 8], "form": "all"}
+    >>> study = mla_cost.sweep(device="910b-64gb", scope="attention", over=over)
     >>> len(study)
     36
     >>> study.best(by=("wire_bytes", "required_bytes"), where={"seq_len": 16384, "status": "fits"})["form"]
     'laga'
     """
-    if scope != "attention":
-        raise InputError(f"scope {shown(scope)} is not priced yet", field="scope", allowed="attention")
     if not isinstance(over, Mapping):
         raise InputError("must be a mapping of fields to values", field="over", value=over)
     varying = dict(over)
-    given: dict[str, Any] = {"form": tuple(FORMS), **settings}
+    given: dict[str, Any] = {"form": tuple(FORMS), "scope": scope, **settings}
     for name, value in (("model", model), ("device", device), ("form", given["form"])):
         _place(name, value, varying, given)
     return of(validated(PlanSettings, given), varying)
@@ -536,4 +470,6 @@ def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]
 
 def of(settings: PlanSettings, over: Mapping[str, Any]) -> Sweep:
     """The sweep of a plan's settings over axes."""
+    if settings.scope == "model" and "kernel" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"kernel": AUTO})
     return Sweep(settings, axes_of(settings, over))

@@ -58,8 +58,8 @@ def json_text(row: Row) -> str:
     return json.dumps(dict(row))
 
 
-def show(settings: Sequence[str], rows: Sequence[Row], left_out: int, file: Any = None) -> None:
-    """Print rows as a table: what varies, the names that vary, GiB, MiB sent, verdict."""
+def show(settings: Sequence[str], rows: Sequence[Row], left_out: int, sent: str, file: Any = None) -> None:
+    """Print rows as a table: what varies, the names that vary, GiB, MiB sent, verdict. sent: in what time."""
     console = Console(file=file)
     if not console.is_terminal:
         console.width = max(console.width, 80)
@@ -74,7 +74,7 @@ def show(settings: Sequence[str], rows: Sequence[Row], left_out: int, file: Any 
         cells = [_cell(row[name]) for name in settings] + [text(row[name]) for name, _, text in SHOWN]
         table.add_row(*cells, Text(row["status"], STYLES.get(row["status"], "")))
     console.print(table, highlight=False)
-    console.print(Text("GiB on one rank (sent: MiB, forward and backward; left: usable less required).", style="dim"))
+    console.print(Text(f"GiB on one rank (sent: MiB, {sent}; left: usable less required).", style="dim"))
     _reasons(console, rows)
     if left_out:
         console.print(Text(f"{left_out:,} more rows: --output FILE.csv writes all of them.", style="dim"))

@@ -1,0 +1,103 @@
+"""Candidates priced batch by batch: what ranks first, what nothing beats, what comes nearest where nothing fits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from mla_cost.arrays.codes import ILLEGAL, STATUSES, TIGHT
+from mla_cost.composing import price
+from mla_cost.evaluate import FENCE
+from mla_cost.searching.options import Question
+from mla_cost.searching.order import Row, Table, each, first, joined, rows_of, unbeaten
+from mla_cost.searching.space import Space
+
+INEXACT: Final = "a stage sends 2^53 bytes or more in one step, past which bytes are not exact; make the plan smaller"
+
+
+class Priced(NamedTuple):
+    """What pricing leaves. counts: legal candidates by status. best: the first that fit, in order; front: those that
+    fit and nothing beats; nearest: of those that do not fit at most one, whose status comes first and that lacks least.
+    """
+
+    counts: dict[str, int]
+    best: list[Row]
+    front: list[Row]
+    nearest: list[Row]
+
+
+def priced(space: Space) -> Priced:
+    """Every candidate of a space priced."""
+    kept = _Kept(space.question)
+    for table in tables(space):
+        kept.take(table)
+    return kept.told()
+
+
+def tables(space: Space) -> Iterator[Table]:
+    """The legal candidates with their figures, batch by batch; what is refused on the way is tallied."""
+    question = space.question
+    for rows in space.batches():
+        program, columns = space.programs[int(rows["program"][0])], space.columns(rows)
+        composed = price(question.model, question.device, program.form, program.settings, columns, busiest=True)
+        table = _table(space, rows, composed)
+        illegal, inexact = table["status"] == ILLEGAL, table["sent"] >= FENCE
+        if illegal.any():
+            reason = composed.reason_of(int(illegal.argmax()))
+            space.tally.add(program.form, "candidates", int(illegal.sum()), reason)
+        space.tally.add("exact numbers", "candidates", int((inexact & ~illegal).sum()), INEXACT)
+        yield rows_of(table, np.flatnonzero(~illegal & ~inexact))
+
+
+def _table(space: Space, rows: Table, composed: Any) -> Table:
+    return {
+        **rows,
+        "devices": space.at["devices"][rows["place"]],
+        "idle": space.at["idle"][rows["place"]],
+        "status": composed.status,
+        "required": composed.required_bytes,
+        "short": composed.required_bytes - composed.usable_bytes,
+        "sent": composed.busiest_wire_bytes,
+        "flops": composed.busiest_flops,
+        **composed.busiest_by_axis,
+        "alike": np.ones(len(composed.status), np.int64),
+    }
+
+
+class _Kept:
+    """What is kept of the tables that pass."""
+
+    def __init__(self, question: Question) -> None:
+        self.options = question.options
+        self.counts: Counter[str] = Counter()
+        self.tables: dict[str, Table] = {}
+
+    def take(self, table: Table) -> None:
+        """Count a table and keep its best."""
+        self.counts.update({STATUSES[code]: count for code, count in zip(*_counted(table["status"]), strict=True)})
+        order, most = self.options.order, self.options.top
+        fitting, missing = (rows_of(table, np.flatnonzero(fits)) for fits in _fits(table))
+        self._merge("best", fitting, lambda rows: first(rows, order, most))
+        self._merge("front", fitting, unbeaten)
+        self._merge("nearest", missing, lambda rows: first(rows, ("short", *order), 1))
+
+    def _merge(self, name: str, rows: Table, kept: Callable[[Table], Table]) -> None:
+        before = [self.tables[name]] if name in self.tables else []
+        self.tables[name] = kept(joined([*before, rows]))
+
+    def told(self) -> Priced:
+        """All that was kept."""
+        counts = {status: self.counts[status] for status in STATUSES if self.counts[status]}
+        return Priced(counts, *(each(self.tables.get(name, {})) for name in ("best", "front", "nearest")))
+
+
+def _counted(codes: Any) -> tuple[list[int], list[int]]:
+    values, numbers = np.unique(codes, return_counts=True)
+    return values.tolist(), numbers.tolist()
+
+
+def _fits(table: Table) -> tuple[Any, Any]:
+    return table["status"] <= TIGHT, table["status"] > TIGHT

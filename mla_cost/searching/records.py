@@ -1,0 +1,76 @@
+"""What a search answers: plain typed records with the fields of the JSON (schema mla-cost/search/1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from mla_cost.results import Lever, Status
+
+
+class Candidate(NamedTuple):
+    """One legal plan with its figures. Bytes on one rank.
+
+    value_padding: None for the kernel's own. pipeline_layout: None where layers split equally. required, usable: of the
+    verdict that `plan` gives. sent, flops: in one optimizer step, of the stage that sends, or runs, most, as levers
+    have them (a plan lists what the stage that holds most sends and runs); flops: executed, exact below 2^53. idle: the
+    share of a pipeline's schedule that a stage waits, (pp - 1) / (virtual_stages micro_batches + pp - 1), were all
+    micro-batches and stages alike. alike: how many further candidates have the same figures.
+    """
+
+    form: str
+    scheme: str
+    kernel: str
+    value_padding: str | None
+    devices: int
+    tp: int
+    sp: int
+    pp: int
+    ep: int
+    etp: int
+    dp: int
+    virtual_stages: int
+    pipeline_layout: str | None
+    micro_batch: int
+    micro_batches: int
+    sharding: str
+    remat: str
+    status: Status
+    required_bytes: int
+    usable_bytes: int
+    headroom_bytes: int
+    sent_bytes: int
+    sent_by_axis: Mapping[str, int]
+    flops: int
+    idle: float
+    alike: int
+
+
+class Ruled(NamedTuple):
+    """What a rule forbids. rule: the setting it is about; number, of: how many of what; example: one, and its way out.
+
+    layouts: choices of tp, sp, pp, dp, ep and virtual stages; batches: a layout with a micro-batch; candidates: with a
+    form, a scheme, sharding and remat. Each is counted under the first rule that it breaks.
+    """
+
+    rule: str
+    of: Literal["layouts", "batches", "candidates"]
+    number: int
+    example: str
+
+
+class Miss(NamedTuple):
+    """What comes nearest where nothing fits. short: what it lacks. Bytes.
+
+    reason: its verdict's. candidate: None where nothing is legal; problems then says what is wrong with the layout that
+    breaks the fewest rules, and the ways out. remedy: the smallest change that makes it fit, in words; levers: every
+    single change that does; more_devices: the best that fits on the least doubling of the devices.
+    """
+
+    candidate: Candidate | None
+    reason: str
+    short_bytes: int | None
+    problems: tuple[str, ...]
+    remedy: str | None
+    levers: tuple[Lever, ...]
+    more_devices: Candidate | None

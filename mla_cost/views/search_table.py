@@ -1,0 +1,165 @@
+"""What a search found, for a terminal. Reads the JSON object."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mla_cost.views.parts import STYLES
+from mla_cost.views.rows import csv_text as rows_text
+from mla_cost.views.units import gib
+
+# the settings of a column each where rows differ in them, and of a line where they do not
+SETTINGS: Final = (
+    *("devices", "form", "scheme", "tp", "sp", "pp", "ep", "etp", "dp", "virtual_stages", "micro_batch"),
+    *("micro_batches", "sharding", "remat"),
+)
+SHORT: Final = {"micro_batch": "mb", "micro_batches": "x", "virtual_stages": "vpp"}
+WIDTH: Final = 120  # of a pipe
+ORDERS: Final = {
+    "devices": "devices",
+    "required": "required memory",
+    "sent": "bytes sent",
+    "flops": "flops",
+    "idle": "idle share of the pipeline",
+}
+LISTED: Final = 8  # counts of devices that are told one by one
+SHOWN: Final = 20  # of the Pareto set
+NOTE: Final = (
+    "needs, left: required and free memory of one rank, sent: in one optimizer step of the stage that sends most, GiB; "
+    "Tflop: of the stage that runs most. What fits comes before what is tight. mb, x: sequences of a micro-batch, and "
+    "how many of those. idle: the share of a pipeline's schedule that a stage waits, (pp - 1) / (vpp x micro-batches + "
+    "pp - 1). +: more candidates with the same figures. Time is not predicted: links, kernels and overlap are not "
+    "priced."
+)
+
+
+def search_table(found: Mapping[str, Any], *, pareto: bool = False) -> RenderableType:
+    """The whole answer. pareto: with the candidates that no other beats."""
+    parts: list[RenderableType] = [Text(line) for line in _heading(found)]
+    if found["results"]:
+        parts += [Text(""), *_table(found["results"])]
+        parts += [Text(found["runner_up"][:1].upper() + found["runner_up"][1:] + ".")] if found["runner_up"] else []
+    if found["nearest_miss"] is not None:
+        parts += [Text(""), *_miss(found["nearest_miss"])]
+    if pareto and found["pareto"]:
+        parts += [Text(""), Text(_front(found["pareto"]), style="bold"), *_table(found["pareto"][:SHOWN])]
+    parts += [Text(""), *_ruled(found["ruled_out"]), Text(NOTE, style="dim")]
+    return Group(*parts)
+
+
+def search_text(found: Mapping[str, Any], width: int = WIDTH) -> str:
+    """The answer as plain text without colour codes."""
+    file = io.StringIO()
+    Console(file=file, width=width, no_color=True, force_terminal=False).print(search_table(found), highlight=False)
+    return file.getvalue().rstrip()
+
+
+def show(found: Mapping[str, Any], *, pareto: bool = False) -> None:
+    """Print the answer to a terminal or a pipe."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, WIDTH)
+    console.print(search_table(found, pareto=pareto), highlight=False)
+
+
+def csv_text(columns: Sequence[str], candidates: Iterable[Mapping[str, Any]]) -> str:
+    """Candidates as CSV; the bytes sent over each axis as `tp=1;dp x sp=2`."""
+    rows = (
+        {**row, "sent_by_axis": ";".join(f"{axis}={sent}" for axis, sent in row["sent_by_axis"].items())}
+        for row in candidates
+    )
+    return rows_text(columns, rows)
+
+
+def _heading(found: Mapping[str, Any]) -> Iterator[str]:
+    inputs = found["inputs"]
+    counts = ", ".join(f"{count:,} {status}" for status, count in found["counts"].items())
+    yield f"{inputs['model_title']} on {_numbers(inputs['devices'])} x {inputs['device']} ({inputs['device_title']})"
+    yield (
+        f"{inputs['seq_len']:,} tokens, global batch {inputs['global_batch']:,}, {inputs['dtype']}, "
+        f"profile {inputs['profile']}; "
+        + ", ".join(f"{axis} at most {most}" for axis, most in inputs["limits"].items())
+    )
+    ranking = [name for name in inputs["by"] if name != "devices" or len(inputs["devices"]) > 1]
+    order = ", then ".join(ORDERS[name] for name in ranking)
+    yield f"{found['candidates']:,} candidates: {counts or 'none is legal'}. In order of fewest {order}."
+
+
+def _numbers(devices: Sequence[int]) -> str:
+    if len(devices) > LISTED:
+        return f"{devices[0]:,} to {devices[-1]:,} ({len(devices)} counts)"
+    return " or ".join(f"{number:,}" for number in devices)
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    """The rows; what all of them have in common is told in a line."""
+    varying = [name for name in SETTINGS if len({row[name] for row in rows}) > 1]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for name in varying:
+        number = isinstance(rows[0][name], int)  # names give way first where a terminal is narrow
+        table.add_column(
+            SHORT.get(name, name), justify="right" if number else "left", no_wrap=number, min_width=2 if number else 5
+        )
+    for name in ("needs", "left", "sent", "Tflop", "idle", "+"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for row in rows:
+        table.add_row(*(str(row[name]) for name in varying), *_figures(row), Text(row["status"], STYLES[row["status"]]))
+    yield table
+    yield Text(_same(rows, [name for name in SETTINGS if name not in varying]))
+
+
+def _same(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """What all rows have, and the kernel of each form."""
+    kernels = dict.fromkeys(f"{row['kernel']}{_padded(row)} for {row['form']}" for row in rows)
+    found = ", ".join([*(f"{name} {rows[0][name]}" for name in names), f"kernel {', '.join(kernels)}"])
+    return f"{'All have' if len(rows) > 1 else 'It has'} {found}."
+
+
+def _padded(row: Mapping[str, Any]) -> str:
+    return "" if row["value_padding"] in {None, "none"} else f" with value_padding {row['value_padding']}"
+
+
+def _figures(row: Mapping[str, Any]) -> Iterator[str]:
+    yield from (gib(row[name]) for name in ("required_bytes", "headroom_bytes", "sent_bytes"))
+    yield f"{row['flops'] / 1e12:,.0f}"
+    yield f"{100 * row['idle']:.0f} %"
+    yield f"+{row['alike']:,}" if row["alike"] else ""
+
+
+def _front(rows: Sequence[Any]) -> str:
+    less = f", the first {SHOWN}" if len(rows) > SHOWN else ""
+    return f"None beats these {len(rows):,} in memory, bytes sent and flops at once{less}"
+
+
+def _miss(miss: Mapping[str, Any]) -> Iterator[RenderableType]:
+    if miss["candidate"] is None:
+        yield Text("Nothing is legal. What comes nearest:", style="bold")
+        yield from (Text(f"  {problem}") for problem in miss["problems"])
+    else:
+        yield Text(f"Nothing fits. What comes nearest: {miss['reason']}", style="bold")
+        yield from _table([miss["candidate"]])
+    if miss["remedy"] is not None:
+        yield Text.assemble(("Smallest change of it that fits: ", "bold"), miss["remedy"])
+    if miss["more_devices"] is not None:
+        yield Text(f"On {miss['more_devices']['devices']:,} devices this fits:", style="bold")
+        yield from _table([miss["more_devices"]])
+
+
+def _ruled(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    if not rows:
+        return
+    yield Text("Ruled out", style="bold")
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for justify in ("right", "left", "left", "left"):
+        table.add_column(justify=justify)
+    for row in rows:
+        table.add_row(f"{row['number']:,}", row["of"], row["rule"], f"e.g. {row['example']}")
+    yield table
