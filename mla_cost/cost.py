@@ -20,7 +20,8 @@ from mla_cost.schemes import SCHEMES
 
 ATTENTION: Final = "attend"  # the op that a kernel's piece stands for
 EXPERTS: Final = "experts"  # the piece of every layer that has any
-EXPERT_RANKS: Final = "E"
+RANK_EXPERTS: Final = "c"
+EXPERT_AXES: Final = frozenset({"E", "T"})  # the ranks that share the experts, and each of them
 
 
 class Key(NamedTuple):
@@ -88,18 +89,16 @@ def reduced(key: Key) -> Key:
     """The key of the same program without what its text never comes to.
 
     Layers without attention have no form and no kernel, layers without experts nobody to share them with, and a policy
-    that wraps no piece of a layer drops nothing.
+    that wraps no piece of a layer drops nothing. How many experts a rank has is a size of weights alone.
     """
     run = _Run(key)
     reached = run.reached()
     wrapped = reached if run.layer.recomputed else frozenset()
     policy = [name for name in key.remat.split("+") if wrapped & (remat.pieces(name) | remat.discarded(name))]
     found = key._replace(remat="+".join(policy) or "none")
-    if EXPERTS not in reached:
-        known = key.facts
-        found = found._replace(
-            facts=facts(known.ones | {EXPERT_RANKS}, known.zeros, known.heads_divided, known.rows_divided)
-        )
+    known = key.facts
+    ones = known.ones - {RANK_EXPERTS} | (frozenset() if EXPERTS in reached else EXPERT_AXES)
+    found = found._replace(facts=facts(ones, known.zeros, known.heads_divided, known.rows_divided))
     if ATTENTION in reached:
         return found
     return found._replace(form=next(iter(FORMS)), scheme=next(iter(SCHEMES)), kernel=next(iter(KERNELS)))

@@ -76,7 +76,7 @@ class Facts:
     Equal facts are one object (`facts`), so what is derived from dims is worked out once.
     """
 
-    __slots__ = ("_atoms", "_elements", "_layouts", "heads_divided", "ones", "rows_divided", "zeros")
+    __slots__ = ("_atoms", "_elements", "_layouts", "alike", "heads_divided", "ones", "rows_divided", "zeros")
 
     def __init__(
         self,
@@ -92,6 +92,7 @@ class Facts:
         self._atoms: dict[str, Atoms] = {}
         self._elements: dict[tuple[str, ...], Polynomial] = {}
         self._layouts: dict[tuple[str, ...], Layout] = {}
+        self.alike: dict[tuple[Layout, ...], Layout] = {}  # what `layout.like` found
 
     @property
     def exchanged(self) -> bool:

@@ -48,7 +48,7 @@ class Walk(NamedTuple):
         return self.backward if self.backward.bytes > self.forward.bytes else self.forward
 
 
-class _Tape(NamedTuple):
+class Tape(NamedTuple):
     """The allocations and frees that one point of view counts, ready to be summed: what, sign, event number."""
 
     sizes: tuple[int, ...]
@@ -58,7 +58,7 @@ class _Tape(NamedTuple):
 
 
 class Account:
-    """A timeline made ready for evaluation: every distinct size once, and the two tapes over them."""
+    """A timeline made ready for evaluation: every distinct size once, and the tapes over them."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
@@ -67,8 +67,6 @@ class Account:
         self.saved = [a.number for a in timeline.allocations if a.saved]
         self.gradients = [a.number for a in timeline.allocations if a.kind == "parameter_gradient"]
         self.works = [(at, self._work(at)) for at, event in enumerate(timeline.events) if event.what == "work"]
-        self.seen = self._tape(_without_gradients)
-        self.allocated = self._tape(_added_in_place)
         self.payloads = [(self._number(c.payload), self._number(c.wire)) for c in timeline.collectives]
         self.parameters = self._number(parameters(timeline))
         self.polynomials = tuple(self._index)
@@ -80,16 +78,26 @@ class Account:
         return tuple((kind, self._number(amount)) for kind, amount in self.timeline.events[at].work)
 
     @cached_property
-    def accumulated(self) -> _Tape:
+    def seen(self) -> Tape:
+        """What dispatchers show, less the gradients of weights."""
+        return self._tape(_without_gradients)
+
+    @cached_property
+    def allocated(self) -> Tape:
+        """What allocators show."""
+        return self._tape(_added_in_place)
+
+    @cached_property
+    def accumulated(self) -> Tape:
         """As `allocated`, where gradients of weights are added to buffers that stand: each lives until it is added."""
         return self._tape(_added_in_place, until_gathered=True)
 
     @cached_property
-    def accumulated_seen(self) -> _Tape:
+    def accumulated_seen(self) -> Tape:
         """As `accumulated` for a dispatcher, to which the sum of two gradients is new."""
         return self._tape(_everything, until_gathered=True)
 
-    def _tape(self, counts: Callable[[Event], bool], until_gathered: bool = False) -> _Tape:
+    def _tape(self, counts: Callable[[Event], bool], until_gathered: bool = False) -> Tape:
         rows = [
             (self.of_allocation[event.allocation.number], 1 if event.what == "alloc" else -1, at)
             for at, event in enumerate(self.timeline.events)
@@ -101,7 +109,7 @@ class Account:
             rows.sort(key=lambda row: row[2])
         forward = sum(at < self.timeline.forward_events for _, _, at in rows)
         sizes, signs, events = zip(*rows, strict=True)
-        return _Tape(sizes, signs, events, forward)
+        return Tape(sizes, signs, events, forward)
 
 
 def _without_gradients(event: Event) -> bool:
@@ -182,7 +190,7 @@ class Evaluation:
     def _work(self, work: tuple[tuple[str, int], ...], kinds: frozenset[str]) -> int:
         return sum(self.sizes[amount] for kind, amount in work if kind in kinds)
 
-    def _walk(self, tape: _Tape, kinds: frozenset[str]) -> Walk:
+    def _walk(self, tape: Tape, kinds: frozenset[str]) -> Walk:
         live = list(accumulate(map(mul, tape.signs, map(self.sizes.__getitem__, tape.sizes))))
         forward, backward = _largest(live, tape, 0, tape.forward), _largest(live, tape, tape.forward, len(live))
         for at, work in self.account.works if kinds else ():
@@ -196,7 +204,7 @@ class Evaluation:
         return Walk(forward, backward, live[tape.forward - 1])
 
 
-def _largest(live: list[int], tape: _Tape, first: int, last: int) -> Moment:
+def _largest(live: list[int], tape: Tape, first: int, last: int) -> Moment:
     most = max(live[first:last])
     return Moment(tape.events[live.index(most, first)], most)
 

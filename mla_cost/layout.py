@@ -17,7 +17,7 @@ Axes = Layout
 
 def names(axes: Iterable[Axis]) -> tuple[str, ...]:
     """The dims, in order."""
-    return tuple(axis.name for axis in axes)
+    return tuple([axis.name for axis in axes])
 
 
 def contiguous(facts: Facts, dims: Sequence[str]) -> Axes:
@@ -68,9 +68,12 @@ def like(facts: Facts, *operands: Axes) -> Axes:
 
     The operands have the same dims; a broadcast one has stride None there. Where the first has no say, the next has.
     """
-    order = _outer_first(facts, *operands)
-    dense = contiguous(facts, [operands[0][at].name for at in order])
-    return tuple(dense[order.index(at)] for at in range(len(order)))
+    found = facts.alike.get(operands)
+    if found is None:
+        order = _outer_first(facts, *operands)
+        dense = contiguous(facts, [operands[0][at].name for at in order])
+        found = facts.alike[operands] = tuple(dense[order.index(at)] for at in range(len(order)))
+    return found
 
 
 def _outer_first(facts: Facts, *operands: Axes) -> list[int]:

@@ -22,7 +22,7 @@ PROGRAMS: list[dict[str, Any]] = [
     {"form": ("absorbed",), "kernel": "mem-efficient"},
     {"form": ("laga",), "kernel": "flash"},
 ]
-DEGREES = [(1, 1, 1, 1), (2, 1, 8, 1), (1, 2, 1, 2), (2, 4, 4, 2)]
+DEGREES = [(1, 1, 1, 1), (2, 1, 8, 1), (1, 2, 1, 2), (2, 4, 4, 2), (1, 2, 256, 1)]
 
 
 def left_behind(run: Timeline) -> tuple[Any, ...]:

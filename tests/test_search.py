@@ -493,7 +493,7 @@ def test_exit_codes(tiny, capsys):
         ("--devices 4 --global-batch 0", ["global_batch", "at least 1"]),
         ("--devices 4 --by sents", ["unknown by 'sents'", "did you mean sent?"]),
         ("--devices 4 --remat ful", ["unknown remat 'ful'", "did you mean full?"]),
-        ("--devices 4 --remat mla_up_proj", ["remat mla_up_proj is not priced yet"]),
+        ("--devices 4 --remat mla_up_proj", ["remat mla_up_proj belongs to profile megatron"]),
         ("--devices 4 --sharding zero3", ["sharding", "'zero3'", "zero2"]),
         ("--devices 4 --scheme rings", ["unknown scheme 'rings'"]),
         ("--devices 4 --form lga", ["unknown form 'lga'", "did you mean laga?"]),

@@ -26,8 +26,9 @@ from mla_cost.arrays.matrices import (
 from mla_cost.arrays.workspace import fused_workspace
 from mla_cost.cost import Key, timeline
 from mla_cost.engine import DTYPE_BYTES, Timeline
-from mla_cost.evaluate import FENCE, Account, account_of
+from mla_cost.evaluate import FENCE, Account, Tape, account_of
 from mla_cost.kernels import KERNELS
+from mla_cost.layers import LAYERS
 from mla_cost.polynomial import ZERO, Monomial, Polynomial, total
 
 PHASES: Final = {"forward": ("forward",), "backward": ("backward", "recompute")}  # as a plan sums them
@@ -93,7 +94,7 @@ def compiled(asked: Asked) -> Program:
         ProgramError: the kernel has no program for this form.
 
     """
-    run = timeline(asked.key)
+    run = _handed_over(asked.key)
     account = account_of(run)
     sent = _sent(run)
     figures = [evaluate.saved(run), _hidden(asked.key), _gradients(run), *map(over_others, sent.values())]
@@ -106,10 +107,15 @@ def compiled(asked: Asked) -> Program:
         Rows(rows_of(flops, monomials)),
         *(
             Rows(undominated(each), largest=True)
-            for each in (rows, *(held @ rows for held in _moments(account, asked.kinds)))
+            for each in (rows, *(held @ rows for held in _moments(account, asked)))
         ),
     )
     return Program(asked, tuple(sent), monomials, parts, _standing(asked.key, run))
+
+
+def _handed_over(key: Key) -> Timeline:
+    """The timeline of a layer whose input nobody else holds, which serves both: see `_tape`."""
+    return timeline(key._replace(input_held=False))
 
 
 def _sent(run: Timeline) -> dict[Sent, Polynomial]:
@@ -162,13 +168,15 @@ def _half(run: Timeline, count: Any) -> Polynomial:
 # ---- moments, as `Evaluation.walk_accumulated` finds them
 
 
-def _moments(account: Account, kinds: frozenset[str]) -> tuple[Floats, Floats]:
+def _moments(account: Account, asked: Asked) -> tuple[Floats, Floats]:
     """Moments of forward and of backward at which most can be alive: how often each of the account's sizes is."""
-    tape, count = account.accumulated, len(account.polynomials)
+    tape, count = _tape(account, asked.key), len(account.polynomials)
     steps = np.zeros((len(tape.sizes), count))
     steps[np.arange(len(tape.sizes)), tape.sizes] = tape.signs
     live = np.cumsum(steps, axis=0)
-    works = [(at, live[bisect_right(tape.events, at) - 1] + _held(work, kinds, count)) for at, work in account.works]
+    works = [
+        (at, live[bisect_right(tape.events, at) - 1] + _held(work, asked.kinds, count)) for at, work in account.works
+    ]
     later = account.timeline.forward_events
     forward = [held for at, held in works if at < later]
     backward = [held for at, held in works if at >= later]
@@ -176,6 +184,17 @@ def _moments(account: Account, kinds: frozenset[str]) -> tuple[Floats, Floats]:
         np.array([*live[_ends(tape.signs, 0, tape.forward)], *forward]),
         np.array([*live[_ends(tape.signs, tape.forward, len(live))], *backward]),
     )
+
+
+def _tape(account: Account, key: Key) -> Tape:
+    """Every change of live bytes. An input that the stage itself holds is one that the layer does not free."""
+    tape, given = account.accumulated, account.timeline.allocations[0]
+    if not (key.input_held and LAYERS[key.layer].takes_input):
+        return tape
+    rows = list(zip(tape.sizes, tape.signs, tape.events, strict=True))
+    at = next(at for at, row in enumerate(rows) if row == (account.of_allocation[given.number], -1, given.freed))
+    sizes, signs, events = zip(*rows[:at], *rows[at + 1 :], strict=True)
+    return Tape(sizes, signs, events, tape.forward - (at < tape.forward))
 
 
 def _held(work: tuple[tuple[str, int], ...], kinds: frozenset[str], count: int) -> Floats:
@@ -205,7 +224,7 @@ class Layers:
         """One layer at points whose symbols have these values; `always` are those of every point of the model."""
         key = program.asked.key
         every = {**always, **values}
-        for call in timeline(key).fused_calls:
+        for call in _handed_over(key).fused_calls:
             every["fused_workspace"] = fused_workspace(KERNELS[key.kernel], key.facts, call, every)
         return _layer(program, self._fold(program, always), every, size)
 
