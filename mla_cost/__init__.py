@@ -2,7 +2,8 @@
 
 `mla_cost.plan(...)` prices a rank of a model, or a block, and gives a verdict; `mla_cost.levers(...)` says what a
 change would do; `mla_cost.longest(...)` finds what fits; `mla_cost.sweep(...)` prices grids; `mla_cost.search(...)`
-ranks every legal plan for so many devices; `mla_cost.formula(...)` gives the symbolic cost of a block.
+ranks every legal plan for so many devices; `mla_cost.plan_file(...)` reads a plan for any of them;
+`mla_cost.formula(...)` gives the symbolic cost of a block.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from mla_cost.api import plan as plan
     from mla_cost.errors import InputError as InputError
     from mla_cost.fitting import longest as longest
+    from mla_cost.planfile import plan_file as plan_file
     from mla_cost.searching import search as search
     from mla_cost.sweeping import sweep as sweep
 
@@ -24,11 +26,12 @@ _HOMES = {
     "levers": "mla_cost.api",
     "longest": "mla_cost.fitting",
     "plan": "mla_cost.api",
+    "plan_file": "mla_cost.planfile",
     "search": "mla_cost.searching",
     "sweep": "mla_cost.sweeping",
 }
 
-__all__ = ["InputError", "formula", "levers", "longest", "plan", "search", "sweep"]
+__all__ = ["InputError", "formula", "levers", "longest", "plan", "plan_file", "search", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

@@ -73,6 +73,22 @@ def settings(
     return validated(PlanSettings, data, file=str(file) if file is not None else None)
 
 
+def plan_file(plan: str | os.PathLike[str]) -> dict[str, Any]:
+    """The keywords that a plan file or ready plan stands for, to hand to `plan`, `levers`, `longest` or `sweep`.
+
+    >>> import mla_cost
+    >>> moonlight = mla_cost.plan_file("moonlight-8-h100") | {"form": "explicit", "profile": "megatron"}
+    >>> mla_cost.plan(**moonlight)["explicit"].verdict.status
+    'oom'
+
+    Raises:
+        InputError: no such plan, or anything that is wrong in it.
+
+    """
+    found = settings(Path(plan), {}, {}, {})
+    return {name: getattr(found, name) for name in found.model_fields_set}
+
+
 # what tells a file of another kind from a plan
 _OTHERS = {
     "model": {"architectures", "model_type", "hidden_size", "kv_lora_rank", "num_layers"},

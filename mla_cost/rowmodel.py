@@ -30,7 +30,7 @@ FLOPS: Final = ("flops_model", "flops_executed")
 MODEL: Final = (*MODEL_BYTES, *AXIS_BYTES, "worst_stage", *FLOPS)
 VERDICT: Final = ("status", "reason")
 _STATES: Final = frozenset({"weights", "gradients", "optimizer states", "buffers"})
-_ASKED: Final = ("model", "seq_len", "sp", "micro_batch", "layers", "dtype")
+_ASKED: Final = ("scope", "profile", "model", "seq_len", "sp", "micro_batch", "layers", "dtype")
 _DEGREES: Final = ("tp", "pp", "ep", "etp", "dp", "micro_batches", "virtual_stages", "sharding", "remat")
 _REFUSED: Final = {"unsupported", "illegal"}
 
@@ -55,10 +55,11 @@ def _asked(scope: str) -> tuple[str, ...]:
 
 
 def plan_rows(plan: Plan) -> Iterator[dict[str, Any]]:
-    """A plan's results as rows: numbers are ints, None where there is none."""
+    """A plan's results as rows, each with its verdict's reason: numbers are ints, None where there is none."""
     asked = {name: plan.inputs[name] for name in _asked(plan.inputs["scope"])}
     for result in plan.results:
-        yield asked | result_row(result, int(plan.inputs["other_memory"]))
+        told = {"reason": result.verdict.reason} if result.verdict is not None else {}
+        yield asked | result_row(result, int(plan.inputs["other_memory"])) | told
 
 
 def result_row(result: Result, other_memory: int = 0) -> dict[str, Any]:

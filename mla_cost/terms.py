@@ -184,7 +184,7 @@ class _Stage:
             "buffers": self.buffers,
             "states": self.states,
             "kept": self.kept if self._in_flight else tuple,
-            "saved": self.kept,
+            "saved": self.saved,
             "working": self.working if self._in_flight else self.step,
             "peak": self.activations,
             "standing": self.standing,
@@ -268,6 +268,11 @@ class _Stage:
 
     def standing(self) -> Items:
         return (TermItem("standing", part.name, part.basis, part.bytes) for part in self.cost.standing)
+
+    def saved(self) -> Items:
+        """Of one micro-batch, in all chunks."""
+        for chunk in self.cost.costs:
+            yield from _kept(chunk.segments, 1)
 
     def kept(self) -> Items:
         """Micro-batches in flight, chunk by chunk, less the one at work."""

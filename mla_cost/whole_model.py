@@ -378,7 +378,7 @@ def _settings(settings: PlanSettings, key: Key) -> dict[str, object]:
 def _memory(costs: Sequence[Cost], worst: Cost) -> Memory:
     held, active = worst.states, worst.active
     return Memory(
-        saved_bytes=active.kept,
+        saved_bytes=_saved(worst),
         peak_bytes=active.bytes,
         parameter_bytes=held.weight_bytes,
         parameter_gradient_bytes=held.gradient_bytes,
@@ -391,6 +391,11 @@ def _memory(costs: Sequence[Cost], worst: Cost) -> Memory:
         breakdown=tuple(_breakdown(worst)),
         stages=tuple(_stage(cost) for cost in costs),
     )
+
+
+def _saved(cost: Cost) -> int:
+    """Bytes that one micro-batch keeps for backward on a stage."""
+    return sum(chunk.kept for chunk in cost.costs)
 
 
 def _moment(active: StageActivations) -> Moment:
@@ -431,7 +436,7 @@ def _stage(cost: Cost) -> Stage:
         working_bytes=cost.beside.working,
         allocated_peak_bytes=cost.peak,
         moment=cost.beside.where,
-        saved_bytes=sum(chunk.kept for chunk in cost.costs),
+        saved_bytes=_saved(cost),
         moments_bytes=cost.states.moment_bytes,
     )
 

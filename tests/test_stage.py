@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
+import mla_cost
+from mla_cost import rowmodel
 from mla_cost.evaluate import Moment
 from mla_cost.parallel import Parallel
 from mla_cost.stage import ChunkCost, Part, activations
@@ -36,3 +40,20 @@ def test_many_micro_batches_cost_what_some_do() -> None:
 def test_a_stage_without_layers_works_on_nothing() -> None:
     worst = activations(Parallel(pp=2, micro_batches=2), 0, [ChunkCost((), 0, None, None)])
     assert (worst.bytes, worst.where) == (0, "")
+
+
+@pytest.mark.parametrize("degrees", [{"pp": 1}, {"pp": 3, "micro_batches": 4}])
+def test_what_a_rank_saves_is_what_one_micro_batch_keeps_on_the_worst_stage(degrees):
+    settings: Any = {"scope": "model", "sp": 1, "seq_len": 1024, **degrees}
+    [result] = mla_cost.plan(model="deepseek-v2-lite", device=None, form=("explicit",), **settings).results
+    worst = (result.memory.stages or ())[int(result.settings["stage"])]
+    assert result.memory.saved_bytes == worst.saved_bytes > 0
+    others = max(0, worst.in_flight[0] - 1)
+    assert worst.kept_bytes == others * worst.saved_bytes
+
+
+def test_rows_of_plans_tell_the_profile_and_why_a_plan_does_not_fit():
+    asked: Any = {"model": "deepseek-v3", "device": "h100-80gb", "form": ("explicit",), "sp": 1, "scope": "model"}
+    [row] = rowmodel.plan_rows(mla_cost.plan(**asked, profile="megatron"))
+    assert (row["scope"], row["profile"], row["status"]) == ("model", "megatron", "oom")
+    assert row["reason"].startswith("the worst stage ")

@@ -28,11 +28,11 @@ class Composed:
     """Many points of the model scope, each for one rank of the worst stage; MISSING where a row is illegal.
 
     Bytes are int64. required: the allocated peak and other memory; peak = state + standing + kept + working. state:
-    weights, gradients, optimizer, buffers. standing: what a profile holds for the whole run. kept: of the micro-batches
-    in flight but one; working: of that one at its peak. Where the optimizer step makes more than both, working is that
-    and kept is 0; saved and active are kept and both of the schedule whatever the step makes. Payload, wire and flops
-    are those of one optimizer step; by phase without the step's own collectives. flops_model, flops_executed: float64,
-    exact below 2^53. status, reason: places in `mla_cost.arrays.codes`. worst_stage: from 0. kernel: places in
+    weights, gradients, optimizer, buffers. standing: what a profile holds for the whole run. saved: what one
+    micro-batch keeps for backward. kept: of the micro-batches in flight but one; working: of that one at its peak;
+    active: both. Where the optimizer step makes more, working is that and kept is 0, but active stays. Payload, wire
+    and flops are those of one optimizer step; by phase without the step's own collectives. flops_model, flops_executed:
+    float64, exact below 2^53. status, reason: places in `mla_cost.arrays.codes`. worst_stage: from 0. kernel: places in
     `kernels`. busiest_wire_bytes, busiest_by_axis: of the stage that sends most; busiest_flops: of that which runs
     most; MISSING where not asked for.
     """

@@ -194,7 +194,7 @@ class _Rows:
             "gradient_bytes": gradients,
             "optimizer_bytes": optimizer,
             "standing_bytes": worst.standing,
-            "saved_bytes": worst.kept,
+            "saved_bytes": worst.saved,
             "active_bytes": worst.active,
             "kept_bytes": np.where(after, 0, worst.kept),
             "working_bytes": np.where(after, worst.step, worst.active - worst.kept),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from mla_cost.composing.composed import AXES
 from mla_cost.composing.holding import STATES, Group, Holding, groups
 from mla_cost.composing.layers import Layers
 from mla_cost.composing.legality import schedule_of, scheduled
-from mla_cost.composing.pipelines import Names, Pipeline, Stage, pipeline
+from mla_cost.composing.pipelines import FIGURES, Names, Pipeline, Stage, pipeline
 from mla_cost.composing.points import NOT_OF_PIPELINES, Choices, Points, distinct
 from mla_cost.composing.table import Question, Table
 from mla_cost.config import DeviceConfig, ModelConfig
@@ -24,6 +24,8 @@ from mla_cost.parallel import Parallel
 from mla_cost.resolve import layer_rows
 from mla_cost.settings import PlanSettings
 from mla_cost.stage import Place
+
+KEPT: Final = FIGURES.index("kept")
 
 
 class Shared:
@@ -61,11 +63,13 @@ class Shared:
 class Worst(NamedTuple):
     """The worst stage of every point: its place among the stages, bytes of the peak and of its parts.
 
-    kept, active: of the schedule at its worst moment. step: made by the optimizer step, alive when they are not.
+    saved: what one micro-batch keeps. kept, active: of the schedule at its worst moment. step: made by the optimizer
+    step, alive when they are not.
     """
 
     stage: Ints
     peak: Floats
+    saved: Floats
     kept: Floats
     active: Floats
     step: Floats
@@ -142,8 +146,9 @@ class Tile:
         """The worst stage of every point alive. busiest: take note of those that send and run most as well."""
         self.busiest = self._busiest() if busiest else None
         size = self.points.size
-        kept, active, step, standing, *states = np.zeros((4 + len(STATES), size))
-        worst = Worst(np.zeros(size, np.int64), np.full(size, -1.0), kept, active, step, standing, np.array(states))
+        saved, kept, active, step, standing, *states = np.zeros((5 + len(STATES), size))
+        peak, stage = np.full(size, -1.0), np.zeros(size, np.int64)
+        worst = Worst(stage, peak, saved, kept, active, step, standing, np.array(states))
         for pipe, where in self._piped:
             if len(where):
                 self._take(pipe, where, worst)
@@ -188,6 +193,7 @@ class Tile:
         worst.peak[at], worst.active[at], worst.standing[at] = peak[worse], active[worse], standing[worse]
         worst.states[:, at], worst.step[at] = held[:, worse], step[worse]
         worst.kept[at] = np.einsum("pn,np->p", stage.kept[moment[worse]], moments[:, worse])
+        worst.saved[at] = np.array(stage.counts) @ self.table.figures[KEPT][:, self.which[at]]
         worst.stage[at] = len(self.stages)
         self.stages.append(stage)
 
