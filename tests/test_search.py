@@ -20,7 +20,7 @@ import mla_cost
 from mla_cost import catalog, whole_model
 from mla_cost.cli import main
 from mla_cost.forms import FORMS
-from mla_cost.searching import Candidate, Found
+from mla_cost.searching import Candidate, Found, pool
 from mla_cost.searching.options import CHOICES, DEGREES, Question
 from mla_cost.searching.order import Table, each
 from mla_cost.searching.places import Tally, places
@@ -373,7 +373,7 @@ def priced_space(model: str, devices: int, batch: int, seq_len: int, **asked: An
     options = {name: asked.pop(name) for name in list(asked) if name.startswith("max_")}
     settings = PlanSettings(model=model, device=(DEVICE,), seq_len=seq_len, **asked)
     space = Space(_question(settings, axes, {"devices": devices, "global_batch": batch, **options}))
-    return space, [table for table in tables(space) if len(table["place"])]
+    return space, [table for at in range(len(space.programs)) for table in tables(space, at) if len(table["place"])]
 
 
 # ---- nothing fits, or nothing is legal
@@ -536,3 +536,12 @@ def test_a_space_that_would_take_hours_is_refused(tiny, monkeypatch):
 def test_what_follows_from_the_search_cannot_be_fixed(tiny):
     with pytest.raises(mla_cost.InputError, match="dp: follows from what is searched"):
         mla_cost.search(tiny, DEVICE, devices=4, global_batch=4, dp=2)
+
+
+def test_two_processes_find_what_one_finds(tiny, monkeypatch):
+    asked: Any = {"devices": 8, "global_batch": 32, "seq_len": 256, "top": 5}
+    monkeypatch.setattr(pool, "available", lambda: 1)
+    alone = mla_cost.search(tiny, "a100-80gb", **asked).to_dict()
+    monkeypatch.setattr(pool, "available", lambda: 2)
+    monkeypatch.setattr(pool, "MANY", 0)
+    assert mla_cost.search(tiny, "a100-80gb", **asked).to_dict() == alone

@@ -60,6 +60,11 @@ class Tally:
         before, first = self._counts.get((rule, of), (0, example))
         self._counts[rule, of] = before + count, first
 
+    def join(self, other: Tally) -> None:
+        """Count what another one counted."""
+        for (rule, of), (count, example) in other._counts.items():
+            self.add(rule, of, count, example)
+
     def rows(self) -> tuple[Ruled, ...]:
         """Every rule that forbids something, the strictest first."""
         found = [Ruled(rule, of, *counted) for (rule, of), counted in self._counts.items() if counted[0]]

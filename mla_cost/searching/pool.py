@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from mla_cost.arrays.codes import ILLEGAL, STATUSES, TIGHT
+from mla_cost.arrays.cores import available, can_fork
 from mla_cost.composing import price
 from mla_cost.evaluate import FENCE
 from mla_cost.searching.options import Question
 from mla_cost.searching.order import Row, Table, each, first, joined, rows_of, unbeaten
+from mla_cost.searching.places import Tally
 from mla_cost.searching.space import Space
 
+MANY: Final = 20_000  # candidates: from here on a second process is worth its start
 INEXACT: Final = "a stage sends 2^53 bytes or more in one step, past which bytes are not exact; make the plan smaller"
 
 
@@ -30,18 +36,38 @@ class Priced(NamedTuple):
 
 
 def priced(space: Space) -> Priced:
-    """Every candidate of a space priced."""
+    """Every candidate of a space priced, program by program, on all cores where there are many."""
     kept = _Kept(space.question)
-    for table in tables(space):
-        kept.take(table)
+    for part, tally in _parts(space):
+        kept.join(part)
+        space.tally.join(tally)
     return kept.told()
 
 
-def tables(space: Space) -> Iterator[Table]:
-    """The legal candidates with their figures, batch by batch; what is refused on the way is tallied."""
-    question = space.question
-    for rows in space.batches():
-        program, columns = space.programs[int(rows["program"][0])], space.columns(rows)
+def _parts(space: Space) -> Iterator[tuple[_Kept, Tally]]:
+    numbers, workers = range(len(space.programs)), min(available(), len(space.programs))
+    if workers < 2 or space.most < MANY or not can_fork():
+        yield from map(partial(_part, space), numbers)
+        return
+    with ProcessPoolExecutor(workers, get_context("fork")) as pool:
+        yield from pool.map(partial(_part, space), numbers)
+
+
+def _part(space: Space, number: int) -> tuple[_Kept, Tally]:
+    """The candidates of one program, and what is refused on the way."""
+    kept, tally = _Kept(space.question), Tally()
+    before, space.tally = space.tally, tally
+    for table in tables(space, number):
+        kept.take(table)
+    space.tally = before
+    return kept, tally
+
+
+def tables(space: Space, number: int) -> Iterator[Table]:
+    """The legal candidates of a program with their figures, batch by batch."""
+    question, program = space.question, space.programs[number]
+    for rows in space.batches(number):
+        columns = space.columns(rows)
         composed = price(question.model, question.device, program.form, program.settings, columns, busiest=True)
         table = _table(space, rows, composed)
         illegal, inexact = table["status"] == ILLEGAL, table["sent"] >= FENCE
@@ -78,15 +104,28 @@ class _Kept:
     def take(self, table: Table) -> None:
         """Count a table and keep its best."""
         self.counts.update({STATUSES[code]: count for code, count in zip(*_counted(table["status"]), strict=True)})
-        order, most = self.options.order, self.options.top
         fitting, missing = (rows_of(table, np.flatnonzero(fits)) for fits in _fits(table))
-        self._merge("best", fitting, lambda rows: first(rows, order, most))
-        self._merge("front", fitting, unbeaten)
-        self._merge("nearest", missing, lambda rows: first(rows, ("short", *order), 1))
+        self._merge("best", fitting)
+        self._merge("front", fitting)
+        self._merge("nearest", missing)
 
-    def _merge(self, name: str, rows: Table, kept: Callable[[Table], Table]) -> None:
+    def join(self, other: _Kept) -> None:
+        """Take what another one kept, as if its tables had passed here."""
+        self.counts.update(other.counts)
+        for name, rows in other.tables.items():
+            self._merge(name, rows)
+
+    def _merge(self, name: str, rows: Table) -> None:
         before = [self.tables[name]] if name in self.tables else []
-        self.tables[name] = kept(joined([*before, rows]))
+        self.tables[name] = self._best(name, joined([*before, rows]))
+
+    def _best(self, name: str, rows: Table) -> Table:
+        order = self.options.order
+        if name == "front":
+            return unbeaten(rows)
+        if name == "nearest":
+            return first(rows, ("short", *order), 1)
+        return first(rows, order, self.options.top)
 
     def told(self) -> Priced:
         """All that was kept."""

@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 from mla_cost.errors import InputError
 from mla_cost.fitting.needs import smallest, with_kernel
 from mla_cost.parallel import Parallel
-from mla_cost.resolve import Illegal, resolve, scheme_of
+from mla_cost.profiles import PROFILES
+from mla_cost.resolve import Illegal, named, resolve, scheme_of
 from mla_cost.schemes import SCHEMES
 from mla_cost.searching.options import Question
 from mla_cost.settings import PlanSettings
@@ -27,11 +28,16 @@ class Program(NamedTuple):
 
 
 def programs(question: Question) -> tuple[list[Program], dict[str, str]]:
-    """Every form with the schemes that it can have, and why a scheme that the user named makes no program."""
+    """Every form with the schemes that it can have, and why a scheme that the user named makes no program.
+
+    A scheme of an attention call that the profile has not is no candidate unless it is named.
+    """
     found, refused = [], {}
+    profile = named("profile", question.settings.profile, PROFILES)
+    possible = tuple(name for name, scheme in SCHEMES.items() if not scheme.attends or name in profile.schemes)
     for form in question.settings.form:
         base = with_kernel(question.model, question.device, form, _bare(question))
-        for scheme in question.axes.get("scheme", tuple(SCHEMES)):
+        for scheme in question.axes.get("scheme", possible):
             try:
                 scheme_of(form, scheme)
             except Illegal as error:

@@ -46,8 +46,13 @@ class Space:
             self.tally.add(pair, "candidates", len(self.places) * self._each, reason)
         self._require()
 
+    @property
+    def most(self) -> int:
+        """No fewer than there are candidates."""
+        return len(self.programs) * len(self.places) * self._each
+
     def _require(self) -> None:
-        count = len(self.programs) * len(self.places) * self._each
+        count = self.most
         if count > MOST:
             allowed = (
                 f"at most {MOST:,}; narrow an axis such as remat, sharding, pp or micro_batch, or ask for fewer devices"
@@ -85,12 +90,8 @@ class Space:
 
     # ---- batches
 
-    def batches(self) -> Iterator[Table]:
-        """All candidates but those that a rule forbids; a batch has one program."""
-        for number in range(len(self.programs)):
-            yield from self._of(number)
-
-    def _of(self, number: int) -> Iterator[Table]:
+    def batches(self, number: int) -> Iterator[Table]:
+        """All candidates of a program, by its place, but those that a rule forbids."""
         here = self._places(number)
         policies = self._policies(number, len(here))
         step = max(1, ROWS // self._each)

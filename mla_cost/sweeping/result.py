@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost import defaults
+from mla_cost.arrays import cores
 from mla_cost.arrays.codes import ILLEGAL, NONE
 from mla_cost.composing.composed import require_equal
 from mla_cost.config import validated
@@ -20,7 +21,6 @@ from mla_cost.fit import AUTO
 from mla_cost.forms import FORMS
 from mla_cost.rowmodel import NAMES, Column
 from mla_cost.settings import PlanSettings
-from mla_cost.sweeping import cores
 from mla_cost.sweeping.attention import Attention
 from mla_cost.sweeping.axes import Axis, axes_of, expand, is_glob
 from mla_cost.sweeping.columns import Columns, stored, table, without
