@@ -228,16 +228,26 @@ def _for_scope(settings: PlanSettings) -> PlanSettings:
             raise InputError("the model scope has all layers", field="layers", value=settings.layers, allowed=allowed)
         auto = "kernel" not in settings.model_fields_set
         return settings.model_copy(update={"kernel": "auto"}) if auto else settings
+    refuse_tensor_parallel(settings)
+    for field in _MODEL_ONLY:
+        if getattr(settings, field) != PlanSettings.model_fields[field].default:
+            raise InputError(f"{getattr(settings, field)} belongs to scope model", field=field, allowed="--scope model")
+    return settings
+
+
+def refuse_tensor_parallel(settings: PlanSettings) -> None:
+    """Say of tensor parallelism that one block has none.
+
+    Raises:
+        InputError: where tp is above 1.
+
+    """
     if settings.tp > 1:
         raise InputError(
             f"{settings.tp} belongs to scope model: one block has a rank's heads",
             field="tp",
             allowed="1 with sp to divide a sequence and dims.heads to divide heads, or scope model",
         )
-    for field in _MODEL_ONLY:
-        if getattr(settings, field) != PlanSettings.model_fields[field].default:
-            raise InputError(f"{getattr(settings, field)} belongs to scope model", field=field, allowed="--scope model")
-    return settings
 
 
 def _rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:

@@ -127,8 +127,9 @@ def _spread(settings: PlanSettings) -> Iterator[str]:
     """Where to go on from a model that nothing spreads over ranks."""
     if settings.tp == settings.pp == settings.ep == settings.dp == 1:
         yield (
-            "every rank holds the whole model: spread it with --tp, --pp, --ep and --dp; `mla-cost fit` tells the "
-            "fewest devices that hold it, `mla-cost plans` layouts to start from, --scope attention prices one block"
+            "every rank holds the whole model: spread it with --tp, --pp, --ep and --dp; `mla-cost search --devices N` "
+            "ranks the ways to, `mla-cost fit` tells the fewest devices that hold it, `mla-cost plans` layouts to "
+            "start from, --scope attention prices one block"
         )
 
 

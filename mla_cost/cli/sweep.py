@@ -20,7 +20,9 @@ MARKDOWN_ROWS = 10_000
 
 
 def sweep(
-    file: Annotated[Path | None, typer.Argument(metavar="[PLAN.yaml]", help="A plan file; flags override it.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[PLAN]", help="A plan file or ready plan; flags override it.")
+    ] = None,
     over: Annotated[
         Names,
         typer.Option(
@@ -39,7 +41,16 @@ def sweep(
     sp: Annotated[
         int | None, typer.Option("--sp", "--cp", "--context-parallel-size", help="Ranks that share one sequence.")
     ] = None,
-    layers: Annotated[int | None, typer.Option(help="Equal blocks in a row; 1 by default.")] = None,
+    tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks.")] = None,
+    pp: Annotated[int | None, typer.Option(help="Pipeline stages.")] = None,
+    ep: Annotated[int | None, typer.Option(help="Ranks that share the experts.")] = None,
+    dp: Annotated[int | None, typer.Option(help="Data-parallel ranks.")] = None,
+    micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step.")] = None,
+    remat: Annotated[str | None, typer.Option(help="What backward runs again: none, full, core_attn, ...")] = None,
+    profile: Annotated[
+        str | None, typer.Option(metavar="reference|megatron", help="Whose implementation runs.")
+    ] = None,
+    layers: Annotated[int | None, typer.Option(help="Equal blocks in a row (scope attention).")] = None,
     other_memory: Annotated[
         str | None, typer.Option(metavar="BYTES", help="Memory beside this scope, e.g. 2GiB.")
     ] = None,
@@ -47,7 +58,9 @@ def sweep(
     assign: Annotated[
         Names, typer.Option("--set", metavar="FIELD=VALUE", help="Any field of a plan that stays the same.")
     ] = None,
-    scope: Annotated[str | None, typer.Option(metavar="attention|model", help="What is priced.")] = None,
+    scope: Annotated[
+        str | None, typer.Option(metavar="model|attention", help="What is priced; model by default.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE.csv|.jsonl|.parquet", help="Write every row to a file.")
     ] = None,
@@ -77,6 +90,13 @@ def sweep(
         "kernel": kernel,
         "seq_len": seq_len,
         "sp": sp,
+        "tp": tp,
+        "pp": pp,
+        "ep": ep,
+        "dp": dp,
+        "micro_batches": micro_batches,
+        "remat": remat,
+        "profile": profile,
         "layers": layers,
         "other_memory": other_memory,
         "scope": scope,

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 from mla_cost import catalog
+from mla_cost.api import refuse_tensor_parallel
 from mla_cost.composing.points import NUMBERS
 from mla_cost.config import AttentionDims, ModelConfig, validated
 from mla_cost.errors import InputError, nearest, shown
@@ -205,14 +206,3 @@ def _check_value(settings: PlanSettings, name: str, value: Any) -> None:
     checked = validated(PlanSettings, given)
     if settings.scope == "attention":
         refuse_tensor_parallel(checked)
-
-
-def refuse_tensor_parallel(settings: PlanSettings) -> None:
-    """Say of tensor parallelism that it is not priced yet.
-
-    Raises:
-        InputError: where tp is above 1.
-
-    """
-    if settings.tp > 1:
-        raise InputError("tensor parallelism is not priced yet", field="tp", value=settings.tp, allowed="1")
