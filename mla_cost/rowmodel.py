@@ -23,7 +23,9 @@ BYTES: Final = (
     "headroom_bytes",
 )
 # what the model scope tells beside them: of the worst stage, and sent in one optimizer step by mesh axis
-MODEL_BYTES: Final = ("state_bytes", "gradient_bytes", "optimizer_bytes", "standing_bytes", "working_bytes")
+MODEL_BYTES: Final = (
+    *("state_bytes", "gradient_bytes", "optimizer_bytes", "standing_bytes", "kept_bytes", "working_bytes"),
+)
 AXES: Final = {"tp": "tp", "sp": "sp", "pp": "pp", "ep": "ep", "etp": "etp", "dp": "dp x sp", "expert_dp": "expert_dp"}
 AXIS_BYTES: Final = tuple(f"wire_{name}_bytes" for name in AXES)
 FLOPS: Final = ("flops_model", "flops_executed")
@@ -55,11 +57,10 @@ def _asked(scope: str) -> tuple[str, ...]:
 
 
 def plan_rows(plan: Plan) -> Iterator[dict[str, Any]]:
-    """A plan's results as rows, each with its verdict's reason: numbers are ints, None where there is none."""
+    """A plan's results as rows: numbers are ints, None where there is none."""
     asked = {name: plan.inputs[name] for name in _asked(plan.inputs["scope"])}
     for result in plan.results:
-        told = {"reason": result.verdict.reason} if result.verdict is not None else {}
-        yield asked | result_row(result, int(plan.inputs["other_memory"])) | told
+        yield asked | result_row(result, int(plan.inputs["other_memory"]))
 
 
 def result_row(result: Result, other_memory: int = 0) -> dict[str, Any]:
@@ -104,6 +105,7 @@ def _model_figures(result: Result) -> dict[str, Any]:
         "gradient_bytes": worst.gradient_bytes,
         "optimizer_bytes": worst.optimizer_bytes,
         "standing_bytes": memory.allocated_peak_bytes - worst.kept_bytes - worst.working_bytes - states,
+        "kept_bytes": worst.kept_bytes,
         "working_bytes": worst.working_bytes,
         **{f"wire_{name}_bytes": sum(c.wire_bytes for c in calls if c.axis == axis) for name, axis in AXES.items()},
         "worst_stage": worst.stage,

@@ -518,7 +518,7 @@ def test_plan_prints_the_same_rows(capsys):
     swept = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [{name: row[name] for name in swept[0]} for row in planned] == swept
     main_ok(["plan", "--format", "markdown"])
-    assert capsys.readouterr().out.startswith("| model |")
+    assert capsys.readouterr().out.startswith("| scope | profile | model |")
 
 
 def test_numpy_is_imported_by_sweeps_alone():

@@ -58,8 +58,8 @@ def test_models_dims_and_devices_are_axes():
         dims = {"heads": row["dims.heads"]}
         plan = mla_cost.plan(row["model"], row["device"], form="explicit", scope="model", dims=dims, dp=row["dp"])
         (told,) = plan_rows(plan)
-        assert {name: told[name] for name in plan_columns("model")[15:]} == {
-            name: row[name] for name in plan_columns("model")[15:]
+        assert {name: told[name] for name in plan_columns("model")[17:]} == {
+            name: row[name] for name in plan_columns("model")[17:]
         }, index
 
 
@@ -159,7 +159,7 @@ def test_parts_add_up():
     legal = found["status"] != codes.ILLEGAL
     found = {name: column[legal] for name, column in found.items()}
     assert legal.any()
-    parts = ("state_bytes", "standing_bytes", "saved_bytes", "working_bytes")
+    parts = ("state_bytes", "standing_bytes", "kept_bytes", "working_bytes")
     assert (np.sum([found[name] for name in parts], axis=0) == found["allocated_peak_bytes"]).all()
     axes = [name for name in found if name.startswith("wire_") and name != "wire_bytes"]
     assert (np.sum([found[name] for name in axes], axis=0) == found["wire_bytes"]).all()
