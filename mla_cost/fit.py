@@ -37,14 +37,21 @@ def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it
 
 
 def model_verdict(
-    device: DeviceConfig, settings: PlanSettings, point: Point, peak: int, groups: Mapping[str, int], allowed: int = 0
+    device: DeviceConfig,
+    settings: PlanSettings,
+    point: Point,
+    peak: int,
+    groups: Mapping[str, int],
+    *,
+    allowed: int = 0,
+    reserved: Sequence[Basis] = (),
 ) -> Verdict:
     """The same for a stage of a whole model. groups: ranks of each communicator that it makes.
 
-    allowed: what of the peak is an allowance and not counted. Bytes.
+    allowed: what of the peak is an allowance and not counted. reserved: what states reserve beside it. Bytes.
     """
     what = ("the worst stage" if settings.stage is None else f"stage {settings.stage}", "fits")
-    beside = staging(device, settings, point.values)
+    beside = (*staging(device, settings, point.values), *reserved)
     return _verdict(
         device, settings, point, peak=peak, what=what, groups=groups, options=None, beside=beside, allowed=allowed
     )

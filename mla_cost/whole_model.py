@@ -20,6 +20,7 @@ from mla_cost.profiles import PROFILES
 from mla_cost.program import Profile
 from mla_cost.resolve import IMPLEMENTATION, Illegal, Point
 from mla_cost.results import (
+    Basis,
     Breakdown,
     CollectiveCost,
     Communication,
@@ -34,7 +35,16 @@ from mla_cost.results import (
 )
 from mla_cost.settings import PlanSettings
 from mla_cost.stage import ChunkCost, Segment, Segments, StageActivations, activations, as_allocated
-from mla_cost.states import States, StateSettings, rank_parameters, shape_of, states, step_collectives
+from mla_cost.states import (
+    BUCKET_SOURCE,
+    States,
+    StateSettings,
+    bucket_bytes,
+    rank_parameters,
+    shape_of,
+    states,
+    step_collectives,
+)
 
 WITH_EXPERTS = frozenset({"moe", "mtp_moe"})  # the layers that run grouped products
 PARTS = (
@@ -42,6 +52,7 @@ PARTS = (
     "apart from the loss, are priced from their parts"
 )
 STEP = "step of gradients in fp32"
+BUCKET = "ZeRO-2 bucket"
 
 
 class Cost(NamedTuple):
@@ -152,7 +163,13 @@ def verdict(
 ) -> Verdict:
     """What a device says to the allocated peak of the worst stage, of which `allowed` is budgeted. Bytes."""
     groups = parallel_of(settings).communicators(experts=bool(model.num_routed_experts))
-    return fit.model_verdict(device, settings, point, peak, groups, allowed)
+    return fit.model_verdict(device, settings, point, peak, groups, allowed=allowed, reserved=bucket(settings))
+
+
+def bucket(settings: PlanSettings) -> tuple[Basis, ...]:
+    """What ZeRO-2 reserves for the gradients that it reduces next; nothing under other shardings."""
+    amount = bucket_bytes(state_settings(settings))
+    return (Basis(BUCKET, amount, f"budgeted: {BUCKET_SOURCE}"),) if amount else ()
 
 
 def told(costs: Sequence[Cost], settings: PlanSettings) -> Cost:

@@ -135,6 +135,13 @@ def test_without_columns_there_is_one_point():
     require_plans(found)
 
 
+def test_the_bucket_of_zero2_is_reserved_where_it_is():
+    found = priced({"sharding": ["zero1", "zero2", "zero2"], "dtype": ["bf16", "bf16", "fp32"]}, sp=1, dp=8)
+    require_plans(found)
+    usable = found.usable_bytes.tolist()
+    assert [usable[0] - each for each in usable] == [0, 500_000_000 * 2, 500_000_000 * 4]
+
+
 def test_illegal_rows_have_no_numbers_and_a_reason():
     found = priced({"sp": [1, 3, 1], "pp": [1, 1, 2]}, dp=8)
     assert found.status.tolist()[1:] == [codes.ILLEGAL, codes.ILLEGAL]

@@ -16,6 +16,7 @@ from mla_cost.states import (
     RankParameters,
     Sharding,
     StateSettings,
+    bucket_bytes,
     padded_elements,
     padded_vocabulary,
     rank_parameters,
@@ -147,7 +148,9 @@ def test_zero2_shards_gradients_and_is_refused_in_a_pipeline() -> None:
     settings = StateSettings(sharding="zero2", gradient_bytes=2, bucket_elements=100)
     found = states(plain(1024), Parallel(dp=4), settings)
     assert (found.weight_bytes, found.gradient_bytes, found.master_bytes) == (2048, 512, 1024)
-    assert found.transient_bytes == max(100 * 2, 256 * 4)
+    assert bucket_bytes(settings) == 100 * 2
+    assert bucket_bytes(settings._replace(weight_bytes=4)) == 100 * 4
+    assert bucket_bytes(settings._replace(sharding="zero1")) == 0
     for refused in (states, step_collectives):
         with pytest.raises(InputError, match="change sharding to zero1 or distributed, or pp to 1"):
             refused(plain(1024), Parallel(dp=4, pp=2), settings)

@@ -178,6 +178,38 @@ def test_a_reserve_item_can_be_set(item):
     assert usable(reserve={item: 0}) == usable() - before[name].bytes
 
 
+LITE: dict[str, Any] = {"scope": "model", "model": "moonlight", "device": "h100-80gb", "form": "explicit", "sp": 1}
+LITE |= {"seq_len": 4096, "ep": 8, "dp": 8}
+
+
+@pytest.mark.parametrize("profile", ["reference", "megatron"])
+def test_the_bucket_of_zero2_is_reserved(profile):
+    """DeepSpeed's default bucket: 500,000,000 elements as wide as the weights; --reserve sets another."""
+    found = {
+        sharding: mla_cost.plan(**LITE, profile=profile, sharding=sharding).results[0]
+        for sharding in ("zero1", "zero2")
+    }
+    assert found["zero2"].verdict is not None
+    assert found["zero1"].verdict is not None
+    held = {item.name: item for item in found["zero2"].verdict.basis}
+    bucket = held["reserve: ZeRO-2 bucket"]
+    assert bucket.bytes == -500_000_000 * 2
+    assert "stage_1_and_2.py" in bucket.source
+    assert (found["zero1"].verdict.usable_bytes or 0) - (found["zero2"].verdict.usable_bytes or 0) == 1_000_000_000
+    assert all(item.name != "reserve: ZeRO-2 bucket" for item in found["zero1"].verdict.basis)
+    own = mla_cost.plan(**LITE, sharding="zero2", reserve={"ZeRO-2 bucket": "1GiB"}).results[0].verdict
+    assert own is not None
+    assert ("reserve: ZeRO-2 bucket", -GIB, "set with --reserve") in own.basis
+    with pytest.raises(mla_cost.InputError, match="no reserve item"):
+        mla_cost.plan(**LITE, reserve={"ZeRO-2 bucket": "1GiB"})
+
+
+def test_the_bucket_of_fp32_weights_is_twice_as_large():
+    found = mla_cost.plan(**LITE, sharding="zero2", dtype="fp32", kernel="eager").results[0].verdict
+    assert found is not None
+    assert {item.name: item.bytes for item in found.basis}["reserve: ZeRO-2 bucket"] == -500_000_000 * 4
+
+
 def test_other_memory_is_named_also_when_it_is_nothing():
     (other,) = [item for item in verdict().basis if item.name == "other memory"]
     assert (other.bytes, other.source) == (0, "set with --other-memory")

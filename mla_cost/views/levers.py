@@ -19,7 +19,8 @@ WHAT = {
     f"{_REMAT}",
     "model": (
         "Changes of required memory on the worst stage and of bytes sent in a step, in GiB; of flops in per cent (both "
-        f"of the stage that has most). {_REMAT}"
+        "of the stage that has most). What a change adds to the reserve (communicators, ZeRO-2's bucket) counts in its "
+        f"verdict alone. {_REMAT}"
     ),
 }
 
