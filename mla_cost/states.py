@@ -43,7 +43,8 @@ class StateSettings(NamedTuple):
     optimizer; `zero2` shards gradients as well. gradient_bytes: 4 accumulates in fp32, 2 in bf16. moment_bytes: 4, or
     2 for bf16 moments. sharded_down: down-projections are split over tp instead of whole on each rank.
     vocab_multiple: the padded vocabulary is a multiple of this times tp. bucket_elements: what ZeRO-2 reduces at once,
-    DeepSpeed's reduce_bucket_size.
+    DeepSpeed's reduce_bucket_size. whole_joined: the projection of a module that predicts further ahead is whole on
+    each rank of tp, as plain torch has it, and not split.
     """
 
     sharding: Sharding = "distributed"
@@ -55,6 +56,7 @@ class StateSettings(NamedTuple):
     megatron_sp: bool = True
     vocab_multiple: int = 128
     bucket_elements: int = 500_000_000
+    whole_joined: bool = False
 
 
 DEFAULTS: Final = StateSettings()
@@ -334,7 +336,8 @@ def _on_rank(weight: Weight, parallel: Parallel, settings: StateSettings) -> int
 
 
 def _is_whole(weight: Weight, settings: StateSettings) -> bool:
-    return weight.split == "replicated" or (weight.split == "down" and not settings.sharded_down)
+    whole = {"replicated": True, "down": not settings.sharded_down, "joined": settings.whole_joined}
+    return whole.get(weight.split, False)
 
 
 def _holders(held: RankParameters, parallel: Parallel) -> tuple[tuple[Holder, int, int], ...]:

@@ -282,6 +282,7 @@ def state_settings(settings: PlanSettings) -> StateSettings:
         master_bytes=4 if settings.main_weights == "fp32" else 2,
         sharded_down=settings.down_projections == "sharded",
         vocab_multiple=settings.vocab_multiple,
+        whole_joined=not PROFILES[settings.profile].splits_joined,
     )
 
 

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from mla_cost import catalog
 from mla_cost.errors import InputError
-from mla_cost.parallel import Parallel, problems, stages
+from mla_cost.parallel import Chunk, Parallel, problems, stages
 from mla_cost.parameters import parameters
+from mla_cost.settings import PlanSettings
+from mla_cost.stage import Place, Segments, as_allocated
 from mla_cost.states import (
     RankParameters,
     Sharding,
@@ -20,11 +22,13 @@ from mla_cost.states import (
     padded_elements,
     padded_vocabulary,
     rank_parameters,
+    rank_weights,
     shape_of,
     shard_elements,
     states,
     step_collectives,
 )
+from mla_cost.whole_model import parallel_of, state_settings
 
 V3 = catalog.model("deepseek-v3")
 PROXY = V3.model_copy(
@@ -116,6 +120,44 @@ def test_tp_ep_and_etp_shards_cover_the_model(tp: int, ep: int, etp: int, sharde
     down = 27 * 2048 * 576
     both = rank_parameters(model, split, stages(split, 27)[0], StateSettings(sharded_down=not sharded))
     assert abs(held.dense - both.dense) == down - down // tp
+
+
+def one_stage(profile: str, tp: int) -> tuple[PlanSettings, RankParameters, tuple[Chunk, ...]]:
+    """DeepSeek-V3 on one stage: settings, what a rank holds, and the chunks."""
+    asked = {"model": "deepseek-v3", "scope": "model", "form": ("explicit",), "kernel": "flash", "profile": profile}
+    settings = PlanSettings.model_validate({**asked, "seq_len": 4096, "sp": 1, "tp": tp, "dp": 8})
+    parallel = parallel_of(settings)
+    chunks = stages(parallel, 61, 1)[0]
+    return settings, rank_parameters(V3, parallel, chunks, state_settings(settings)), chunks
+
+
+@pytest.mark.parametrize(("tp", "more"), [(1, 0), (2, 51_380_224), (4, 77_070_336)])
+def test_plain_torch_holds_the_projection_of_a_module_whole_and_megatron_over_tp(tp: int, more: int) -> None:
+    joined = 2 * 7168 * 7168
+    (settings, whole, _), (_, split, _) = one_stage("reference", tp), one_stage("megatron", tp)
+    assert more == joined - joined // tp
+    assert whole.dense - split.dense == more
+    assert whole.tp_summed - split.tp_summed == (joined if tp > 1 else 0)
+    sent = {
+        it.axis: it.payload_bytes for it in step_collectives(whole, parallel_of(settings), state_settings(settings))
+    }
+    assert sent.get("tp", 0) == (4 * (split.tp_summed + joined) if tp > 1 else 0)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("profile", "places"), [("reference", ["mtp_moe"]), ("megatron", ["mtp_input", "moe", "head"])]
+)
+def test_the_weights_of_a_module_are_those_of_its_program(profile: str, places: list[str], tp: int) -> None:
+    """The module shares the embedding, and its own final norm is held beside the one of the head."""
+    settings, _, chunks = one_stage(profile, tp)
+    segments = Segments(V3, "explicit", settings, as_allocated("cuda"))
+    programs = sum(segments.of(Place(place)).at.parameter_bytes() // 2 for place in places)
+    held = [*rank_weights(V3, parallel_of(settings), chunks, state_settings(settings))]
+    module = sum(item.elements for item in held if item.part == "mtp 0" and item.trained)
+    ends = sum(item.elements for item in held if item.part == "ends")
+    second_norm = 7168 if profile == "megatron" else 0  # its head is priced once for two
+    assert programs == module + ends - second_norm
 
 
 @given(st.integers(0, 10**6), st.integers(1, 64), st.sampled_from(SHARDINGS))
