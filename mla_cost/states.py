@@ -40,11 +40,12 @@ class StateSettings(NamedTuple):
     """How states are kept. Bytes are per element.
 
     sharding: `ddp` keeps all on every rank; `distributed` (Megatron's distributed optimizer) and `zero1` shard the
-    optimizer; `zero2` shards gradients as well. gradient_bytes: 4 accumulates in fp32, 2 in bf16. moment_bytes: 4, or
-    2 for bf16 moments. sharded_down: down-projections are split over tp instead of whole on each rank.
-    vocab_multiple: the padded vocabulary is a multiple of this times tp. bucket_elements: what ZeRO-2 reduces at once,
-    DeepSpeed's reduce_bucket_size. whole_joined: the projection of a module that predicts further ahead is whole on
-    each rank of tp, as plain torch has it, and not split.
+    optimizer; `zero2` shards gradients as well. gradient_bytes: 4 accumulates in fp32, 2 in bf16. master_bytes: 4, 2
+    for the lower halves of fp32, 0 where weights are their own masters. moment_bytes: 4, or 2 for bf16 moments.
+    sharded_down: down-projections are split over tp instead of whole on each rank. vocab_multiple: the padded
+    vocabulary is a multiple of this times tp. bucket_elements: what ZeRO-2 reduces at once, DeepSpeed's
+    reduce_bucket_size. whole_joined: the projection of a module that predicts further ahead is whole on each rank of
+    tp, as plain torch has it, and not split.
     """
 
     sharding: Sharding = "distributed"
@@ -367,7 +368,7 @@ def _copied_gradients(held: RankParameters, parallel: Parallel, settings: StateS
 
     Megatron-Core at d98e8a64: optimizer/distrib_optimizer.py:2746-2792, `_copy_model_grads_to_main_grads`.
     """
-    if settings.gradient_bytes == 4 or settings.master_bytes < 4:
+    if settings.gradient_bytes == 4 or (settings.master_bytes or settings.weight_bytes) < 4:
         return 0
     shards = (shard_elements(count, group, settings.sharding) for _, count, group in _holders(held, parallel))
     return 4 * sum(shards)

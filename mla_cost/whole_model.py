@@ -279,11 +279,23 @@ def state_settings(settings: PlanSettings) -> StateSettings:
         weight_bytes=4 if settings.dtype == "fp32" else 2,
         gradient_bytes=4 if settings.gradient_dtype == "fp32" else 2,
         moment_bytes=4 if settings.moment_dtype == "fp32" else 2,
-        master_bytes=4 if settings.main_weights == "fp32" else 2,
+        master_bytes=_master_bytes(settings),
         sharded_down=settings.down_projections == "sharded",
         vocab_multiple=settings.vocab_multiple,
         whole_joined=not PROFILES[settings.profile].splits_joined,
     )
+
+
+def _master_bytes(settings: PlanSettings) -> int:
+    """Bytes of a master weight that is held beside the weight itself.
+
+    fp32 weights are their own masters (NVIDIA/Megatron-LM@d98e8a64 optimizer/distrib_optimizer.py:466-469), but ZeRO
+    clones a rank's part whatever its dtype (deepspeedai/DeepSpeed@edaa7221 runtime/zero/stage_1_and_2.py:492).
+    """
+    if settings.main_weights != "fp32":
+        return 2
+    own = settings.dtype == "fp32" and settings.sharding in {"ddp", "distributed"}
+    return 0 if own else 4
 
 
 def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> list[Cost]:

@@ -210,6 +210,18 @@ def test_the_step_casts_a_shard_of_bf16_gradients_for_fp32_weights(gradient: int
     assert whole.step_bytes == made * (1024 + 512)
 
 
+@pytest.mark.parametrize(("sharding", "cloned"), [("ddp", 0), ("distributed", 0), ("zero1", 4), ("zero2", 4)])
+def test_fp32_weights_are_their_own_masters_but_zero_clones_them(sharding: Sharding, cloned: int) -> None:
+    whole, part = 1024, 1024 if sharding == "ddp" else 1024 // 4
+    settings = state_settings(PlanSettings(dtype="fp32", sharding=sharding))
+    found = states(plain(1024), Parallel(dp=4), settings)
+    graded = part if sharding == "zero2" else whole
+    assert (found.weight_bytes, found.gradient_bytes) == (4 * whole, 4 * graded)
+    assert (found.master_bytes, found.moment_bytes) == (cloned * part, 8 * part)
+    assert states(plain(1024), Parallel(dp=4), settings._replace(gradient_bytes=2)).step_bytes == 4 * part
+    assert state_settings(PlanSettings(dtype="bf16", sharding=sharding)).master_bytes == 4
+
+
 def test_collectives_of_the_step_written_out() -> None:
     parallel = Parallel(tp=2, sp=2, dp=4, ep=4, micro_batches=5)
     held = plain(8 * 128, 4 * 128)._replace(tp_summed=10)
