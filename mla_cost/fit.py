@@ -202,6 +202,10 @@ def _untrainable(point: Point, device: DeviceConfig) -> str:
     if not looked:
         return f"{kernel.name} does not exist on {device.name} ({device.arch})"
     names = "; ".join(f"{limit.implementation} ({limit.source})" for limit in looked)
+    dtypes = list(dict.fromkeys(dtype for limit in looked for dtype in limit.dtypes))
+    if point.key.dtype not in dtypes:
+        taken = f"{point.key.dtype} on {device.arch}, only {' and '.join(dtypes)}"
+        return f"no {kernel.name} kernel takes {taken}; use dtype {dtypes[0]}; looked at {names}"
     qk, v = _widths(point)
     return f"no {kernel.name} kernel trains {qk}/{v}-wide heads on {device.arch}; looked at {names}"
 
@@ -218,7 +222,7 @@ def _what_trains(options: tuple[FusedOption, ...] | None) -> str:
 
 def _trainer(point: Point, device: DeviceConfig) -> Limit | None:
     qk, v = _widths(point)
-    return next((limit for limit in point.kernel.limits if limit.trains(device.arch, qk, v)), None)
+    return next((limit for limit in point.kernel.limits if limit.trains(device.arch, qk, v, point.key.dtype)), None)
 
 
 def with_kernel(

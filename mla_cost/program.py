@@ -265,7 +265,7 @@ class Limit(NamedTuple):
 
     archs: device architectures. max_qk, max_v: widths of one head in elements, None without a limit.
     equal: V must be as wide as Q and K. at_most_qk: V may not be wider than Q and K. only: exact (qk, v) pairs.
-    multiple_of: alignment of both widths.
+    multiple_of: alignment of both widths. dtypes: those of its inputs.
     """
 
     implementation: str
@@ -278,10 +278,11 @@ class Limit(NamedTuple):
     only: tuple[tuple[int, int], ...] = ()
     multiple_of: int = 1
     note: str = ""
+    dtypes: tuple[str, ...] = ("bf16", "fp16")
 
-    def trains(self, arch: str, qk: int, v: int) -> bool:
-        """Whether it trains heads of these widths on this architecture."""
-        return arch in self.archs and self._widths(qk, v)
+    def trains(self, arch: str, qk: int, v: int, dtype: str) -> bool:
+        """Whether it trains heads of these widths and this dtype on this architecture."""
+        return arch in self.archs and dtype in self.dtypes and self._widths(qk, v)
 
     def _widths(self, qk: int, v: int) -> bool:
         if self.only and (qk, v) not in self.only:

@@ -255,6 +255,37 @@ def test_no_fused_kernel_is_said_in_words():
     assert "mi300x absorbed none that we know of" in repr(mla_cost.plan(device="mi300x", scope="attention"))
 
 
+@pytest.mark.parametrize(
+    ("device", "dtype", "kernel"),
+    [
+        ("h100-80gb", "bf16", "flash"),
+        ("h100-80gb", "fp16", "flash"),
+        ("h100-80gb", "fp32", "mem-efficient"),  # the flash implementations take fp16 and bf16
+        ("mi300x", "fp32", "mem-efficient"),
+        ("910b-64gb", "fp32", "npu-fusion"),
+    ],
+)
+@pytest.mark.parametrize("scope", ["attention", "model"])
+def test_auto_is_a_kernel_that_takes_the_dtype(device, dtype, kernel, scope):
+    asked: dict[str, Any] = {"model": "moonlight", "form": "explicit", "sp": 1, "seq_len": 4096, "kernel": "auto"}
+    assert mla_cost.plan(**asked, scope=scope, device=device, dtype=dtype).results[0].kernel == kernel
+
+
+@pytest.mark.parametrize("scope", ["attention", "model"])
+def test_a_dtype_that_no_implementation_takes_is_unsupported_by_name(scope):
+    asked: dict[str, Any] = {"model": "moonlight", "form": "explicit", "sp": 1, "seq_len": 4096, "device": "h100-80gb"}
+    found = mla_cost.plan(**asked, scope=scope, kernel="flash", dtype="fp32").results[0].verdict
+    assert found is not None
+    assert found.status == "unsupported"
+    assert found.reason.startswith("no flash kernel takes fp32 on sm90, only bf16 and fp16; use dtype bf16; looked at ")
+    assert "flash_api.cpp" in found.reason
+
+
+def test_flashmla_trains_bf16_alone():
+    (limit,) = [limit for limit in KERNELS["flash"].limits if limit.implementation.startswith("FlashMLA")]
+    assert [limit.trains("sm100", 192, 128, dtype) for dtype in ("bf16", "fp16", "fp32")] == [True, False, False]
+
+
 def test_unaligned_heads_are_named_by_their_widths():
     found = verdict(device="a100-80gb", form="laga", kernel="mem-efficient", dims={"qk_nope_head_dim": 130})
     assert found.status == "unsupported"

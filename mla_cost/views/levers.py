@@ -19,8 +19,7 @@ WHAT = {
     f"{_REMAT}",
     "model": (
         "Changes of required memory on the worst stage and of bytes sent in a step, in GiB; of flops in per cent (both "
-        "of the stage that has most). What a change adds to the reserve (communicators, ZeRO-2's bucket) counts in its "
-        f"verdict alone. {_REMAT}"
+        f"of the stage that has most). {_REMAT}"
     ),
 }
 
