@@ -46,11 +46,19 @@ def symbols() -> str:
 def limits() -> str:
     """Where each fused kernel trains."""
     rows = [
-        (kernel.name, limit.implementation, ", ".join(limit.archs), widths(limit), limit.source)
+        (
+            kernel.name,
+            limit.implementation,
+            ", ".join(limit.archs),
+            widths(limit),
+            ", ".join(limit.dtypes),
+            limit.source,
+        )
         for kernel in KERNELS.values()
         for limit in kernel.limits
     ]
-    return formulas.markdown_table(("kernel", "implementation", "architectures", "head widths", "source"), rows)
+    heads = ("kernel", "implementation", "architectures", "head widths", "dtypes", "source")
+    return formulas.markdown_table(heads, rows)
 
 
 def widths(limit: Limit) -> str:

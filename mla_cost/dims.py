@@ -40,6 +40,7 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "K": ("experts per token", "num_experts_per_token"),
     "R": ("rows that reach one rank over ep", "routed, with their imbalance"),
     "w": ("rows that go to each expert rank", "rows * num_experts_per_token / ep, rounded up"),
+    "z": ("rows that the experts of one rank send back to each rank of ep, R/E rounded up", "R / ep, rounded up"),
     "g": ("width of an expert on one rank", "moe_intermediate_size / etp"),
     "m": ("width of the shared experts on one tp rank, 0 without any", "num_shared_experts * width / tp"),
     "j": ("columns of a multi-token-prediction projection on one tp rank, h/t", "dims.hidden / tp"),

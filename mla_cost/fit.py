@@ -37,14 +37,21 @@ def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it
 
 
 def model_verdict(
-    device: DeviceConfig, settings: PlanSettings, point: Point, peak: int, groups: Mapping[str, int], allowed: int = 0
+    device: DeviceConfig,
+    settings: PlanSettings,
+    point: Point,
+    peak: int,
+    groups: Mapping[str, int],
+    *,
+    allowed: int = 0,
+    reserved: Sequence[Basis] = (),
 ) -> Verdict:
     """The same for a stage of a whole model. groups: ranks of each communicator that it makes.
 
-    allowed: what of the peak is an allowance and not counted. Bytes.
+    allowed: what of the peak is an allowance and not counted. reserved: what states reserve beside it. Bytes.
     """
     what = ("the worst stage" if settings.stage is None else f"stage {settings.stage}", "fits")
-    beside = staging(device, settings, point.values)
+    beside = (*staging(device, settings, point.values), *reserved)
     return _verdict(
         device, settings, point, peak=peak, what=what, groups=groups, options=None, beside=beside, allowed=allowed
     )
@@ -195,6 +202,10 @@ def _untrainable(point: Point, device: DeviceConfig) -> str:
     if not looked:
         return f"{kernel.name} does not exist on {device.name} ({device.arch})"
     names = "; ".join(f"{limit.implementation} ({limit.source})" for limit in looked)
+    dtypes = list(dict.fromkeys(dtype for limit in looked for dtype in limit.dtypes))
+    if point.key.dtype not in dtypes:
+        taken = f"{point.key.dtype} on {device.arch}, only {' and '.join(dtypes)}"
+        return f"no {kernel.name} kernel takes {taken}; use dtype {dtypes[0]}; looked at {names}"
     qk, v = _widths(point)
     return f"no {kernel.name} kernel trains {qk}/{v}-wide heads on {device.arch}; looked at {names}"
 
@@ -211,7 +222,7 @@ def _what_trains(options: tuple[FusedOption, ...] | None) -> str:
 
 def _trainer(point: Point, device: DeviceConfig) -> Limit | None:
     qk, v = _widths(point)
-    return next((limit for limit in point.kernel.limits if limit.trains(device.arch, qk, v)), None)
+    return next((limit for limit in point.kernel.limits if limit.trains(device.arch, qk, v, point.key.dtype)), None)
 
 
 def with_kernel(

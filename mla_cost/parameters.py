@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 from mla_cost.config import ModelConfig
 from mla_cost.errors import InputError
 
-Split = Literal["replicated", "tp", "down", "vocab", "experts"]
+Split = Literal["replicated", "tp", "down", "joined", "vocab", "experts"]
 ACTIVE_INCLUDES: Final = (
     "every weight of the main model and its indexers but the routed experts that a token is not sent to: embedding and "
     "head whole, shared experts, router; no MTP module"
@@ -27,8 +27,9 @@ _NEVER_FP8: Final = ("embedding", "head", "router", "eh_proj")
 class Weight(NamedTuple):
     """One weight tensor, or `copies` equal ones. `shape` is (out, in), or (width,) of a norm, in elements.
 
-    split: how ranks share it. `tp` in equal parts over tp; `down` as `tp` or whole, by setting; `vocab` over tp after
-    padding; `experts` over ep and each expert over etp; `replicated` whole on each. trained: an optimizer updates it.
+    split: how ranks share it. `tp` in equal parts over tp; `down` and `joined` as `tp` or whole, by setting; `vocab`
+    over tp after padding; `experts` over ep and each expert over etp; `replicated` whole on each. trained: an optimizer
+    updates it.
     """
 
     name: str
@@ -251,7 +252,7 @@ def mtp_weights(config: ModelConfig) -> tuple[Weight, ...]:
     hidden = config.dims.hidden
     return (
         *(Weight(f"mtp.{norm}", (hidden,)) for norm in ("embedding_norm", "hidden_norm", "final_norm")),
-        Weight("mtp.eh_proj", (hidden, 2 * hidden), "tp"),
+        Weight("mtp.eh_proj", (hidden, 2 * hidden), "joined"),
         *layer_weights(config, mtp_kind(config)),
     )
 

@@ -193,7 +193,8 @@ class Profile(NamedTuple):
     train, each with the reason and the way out. fixed: settings that its code leaves no choice in. needs: dims that may
     not be absent, with the reason. recomputes: policies without output that its texts have pieces for. losses: the
     values of cross_entropy that its head knows. allowances: budgeted beside what its programs count. staging: by
-    dispatcher, what lies outside torch. notes: told with every answer.
+    dispatcher, what lies outside torch. splits_joined: a module that predicts further ahead has its projection over tp,
+    and not whole on each rank. notes: told with every answer.
     """
 
     name: str
@@ -209,6 +210,7 @@ class Profile(NamedTuple):
     losses: tuple[str, ...] = ("native",)
     allowances: tuple[Allowance, ...] = ()
     staging: Mapping[str, Staging] = MappingProxyType({})
+    splits_joined: bool = False
     notes: tuple[str, ...] = ()
 
     def pieces(self, layer: str) -> Mapping[str, Piece]:
@@ -263,7 +265,7 @@ class Limit(NamedTuple):
 
     archs: device architectures. max_qk, max_v: widths of one head in elements, None without a limit.
     equal: V must be as wide as Q and K. at_most_qk: V may not be wider than Q and K. only: exact (qk, v) pairs.
-    multiple_of: alignment of both widths.
+    multiple_of: alignment of both widths. dtypes: those of its inputs.
     """
 
     implementation: str
@@ -276,10 +278,11 @@ class Limit(NamedTuple):
     only: tuple[tuple[int, int], ...] = ()
     multiple_of: int = 1
     note: str = ""
+    dtypes: tuple[str, ...] = ("bf16", "fp16")
 
-    def trains(self, arch: str, qk: int, v: int) -> bool:
-        """Whether it trains heads of these widths on this architecture."""
-        return arch in self.archs and self._widths(qk, v)
+    def trains(self, arch: str, qk: int, v: int, dtype: str) -> bool:
+        """Whether it trains heads of these widths and this dtype on this architecture."""
+        return arch in self.archs and dtype in self.dtypes and self._widths(qk, v)
 
     def _widths(self, qk: int, v: int) -> bool:
         if self.only and (qk, v) not in self.only:

@@ -150,7 +150,9 @@ def _policy(wanted: str, profile: Profile) -> str:
 def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
     """What layers need beside attention: tp and its local widths, the vocabulary, and the experts of one rank."""
     rows, routed = layer_rows(settings), (model, settings.ep, settings.imbalance_percent)
-    return {**layer_sizes(model, settings), "R": received_rows(*routed, rows), **token_values(*routed, rows)}
+    received = received_rows(*routed, rows)
+    back = {"R": received, "z": -(-received // settings.ep)}
+    return {**layer_sizes(model, settings), **back, **token_values(*routed, rows)}
 
 
 def layer_rows(settings: Any) -> Any:

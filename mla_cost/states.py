@@ -29,6 +29,10 @@ from mla_cost.parameters import (
 
 Sharding = Literal["ddp", "distributed", "zero1", "zero2"]
 Holder = Literal["dense", "expert"]
+BUCKET_SOURCE: Final = (
+    "deepspeedai/DeepSpeed@edaa7221 runtime/zero/stage_1_and_2.py:156, 2493-2514 (setup_buckets): reduce_bucket_size "
+    "elements of the weights' dtype, without overlap_comm"
+)
 _BUFFER_BYTES: Final = 4  # routers keep their correction bias in fp32
 
 
@@ -36,9 +40,12 @@ class StateSettings(NamedTuple):
     """How states are kept. Bytes are per element.
 
     sharding: `ddp` keeps all on every rank; `distributed` (Megatron's distributed optimizer) and `zero1` shard the
-    optimizer; `zero2` shards gradients as well. gradient_bytes: 4 accumulates in fp32, 2 in bf16. moment_bytes: 4, or
-    2 for bf16 moments. sharded_down: down-projections are split over tp instead of whole on each rank.
-    vocab_multiple: the padded vocabulary is a multiple of this times tp. bucket_elements: what ZeRO-2 reduces at once.
+    optimizer; `zero2` shards gradients as well. gradient_bytes: 4 accumulates in fp32, 2 in bf16. master_bytes: 4, 2
+    for the lower halves of fp32, 0 where weights are their own masters. moment_bytes: 4, or 2 for bf16 moments.
+    sharded_down: down-projections are split over tp instead of whole on each rank. vocab_multiple: the padded
+    vocabulary is a multiple of this times tp. bucket_elements: what ZeRO-2 reduces at once, DeepSpeed's
+    reduce_bucket_size. whole_joined: the projection of a module that predicts further ahead is whole on each rank of
+    tp, as plain torch has it, and not split.
     """
 
     sharding: Sharding = "distributed"
@@ -50,6 +57,7 @@ class StateSettings(NamedTuple):
     megatron_sp: bool = True
     vocab_multiple: int = 128
     bucket_elements: int = 500_000_000
+    whole_joined: bool = False
 
 
 DEFAULTS: Final = StateSettings()
@@ -97,7 +105,7 @@ class StateItem(NamedTuple):
 
 
 class States(NamedTuple):
-    """Bytes on one rank. transient_bytes live only inside the optimizer step or a ZeRO-2 bucket: budgeted, not held.
+    """Bytes on one rank.
 
     step_bytes: what the optimizer step makes beside what is held, when no activation is alive any more.
     The moments are made by the first optimizer step: before it a run holds `total` less `moment_bytes`.
@@ -109,7 +117,6 @@ class States(NamedTuple):
     moment_bytes: int
     buffer_bytes: int
     padding_bytes: int
-    transient_bytes: int
     items: tuple[StateItem, ...]
     step_bytes: int = 0
 
@@ -222,7 +229,6 @@ def states(held: RankParameters, parallel: Parallel, settings: StateSettings = D
         moment_bytes=_named(items, "moments"),
         buffer_bytes=held.buffers * _BUFFER_BYTES,
         padding_bytes=sum(item.padding_bytes for item in items),
-        transient_bytes=_transient(held, parallel, settings),
         items=items,
         step_bytes=_copied_gradients(held, parallel, settings),
     )
@@ -247,6 +253,15 @@ def step_collectives(
     for holder, elements, group in _holders(held, parallel):
         found += _synchronised(holder, elements, group, parallel, settings)
     return tuple(collective for collective in found if collective.group_size > 1 and collective.payload_bytes)
+
+
+def bucket_bytes(settings: StateSettings) -> int:
+    """The buffer that ZeRO-2 fills with gradients and reduces, alive through every backward; 0 under other shardings.
+
+    It is as wide as the weights and has its full size whatever a rank holds. A second one, with overlap_comm, which is
+    off by default, is not counted. Source: `BUCKET_SOURCE`.
+    """
+    return settings.bucket_elements * settings.weight_bytes if settings.sharding == "zero2" else 0
 
 
 def shard_elements(elements: int, group: int, sharding: Sharding) -> int:
@@ -322,7 +337,8 @@ def _on_rank(weight: Weight, parallel: Parallel, settings: StateSettings) -> int
 
 
 def _is_whole(weight: Weight, settings: StateSettings) -> bool:
-    return weight.split == "replicated" or (weight.split == "down" and not settings.sharded_down)
+    whole = {"replicated": True, "down": not settings.sharded_down, "joined": settings.whole_joined}
+    return whole.get(weight.split, False)
 
 
 def _holders(held: RankParameters, parallel: Parallel) -> tuple[tuple[Holder, int, int], ...]:
@@ -347,18 +363,12 @@ def _item(name: str, holder: Holder, elements: int, spare: int, size: int) -> St
     return StateItem(name, holder, elements * size, spare * size)
 
 
-def _transient(held: RankParameters, parallel: Parallel, settings: StateSettings) -> int:
-    """The fp32 gradients that the step makes of its shard, or ZeRO-2's bucket, whichever is larger."""
-    bucket = min(settings.bucket_elements, held.elements) * settings.gradient_bytes
-    return max(_copied_gradients(held, parallel, settings), bucket if settings.sharding == "zero2" else 0)
-
-
 def _copied_gradients(held: RankParameters, parallel: Parallel, settings: StateSettings) -> int:
     """The step casts a shard of bf16 gradients for fp32 main weights; the fused Adam of remainders reads bf16.
 
     Megatron-Core at d98e8a64: optimizer/distrib_optimizer.py:2746-2792, `_copy_model_grads_to_main_grads`.
     """
-    if settings.gradient_bytes == 4 or settings.master_bytes < 4:
+    if settings.gradient_bytes == 4 or (settings.master_bytes or settings.weight_bytes) < 4:
         return 0
     shards = (shard_elements(count, group, settings.sharding) for _, count, group in _holders(held, parallel))
     return 4 * sum(shards)

@@ -20,6 +20,7 @@ from mla_cost.profiles import PROFILES
 from mla_cost.program import Profile
 from mla_cost.resolve import IMPLEMENTATION, Illegal, Point
 from mla_cost.results import (
+    Basis,
     Breakdown,
     CollectiveCost,
     Communication,
@@ -34,7 +35,16 @@ from mla_cost.results import (
 )
 from mla_cost.settings import PlanSettings
 from mla_cost.stage import ChunkCost, Segment, Segments, StageActivations, activations, as_allocated
-from mla_cost.states import States, StateSettings, rank_parameters, shape_of, states, step_collectives
+from mla_cost.states import (
+    BUCKET_SOURCE,
+    States,
+    StateSettings,
+    bucket_bytes,
+    rank_parameters,
+    shape_of,
+    states,
+    step_collectives,
+)
 
 WITH_EXPERTS = frozenset({"moe", "mtp_moe"})  # the layers that run grouped products
 PARTS = (
@@ -42,6 +52,7 @@ PARTS = (
     "apart from the loss, are priced from their parts"
 )
 STEP = "step of gradients in fp32"
+BUCKET = "ZeRO-2 bucket"
 
 
 class Cost(NamedTuple):
@@ -153,7 +164,13 @@ def verdict(
 ) -> Verdict:
     """What a device says to the allocated peak of the worst stage, of which `allowed` is budgeted. Bytes."""
     groups = parallel_of(settings).communicators(experts=bool(model.num_routed_experts))
-    return fit.model_verdict(device, settings, point, peak, groups, allowed)
+    return fit.model_verdict(device, settings, point, peak, groups, allowed=allowed, reserved=bucket(settings))
+
+
+def bucket(settings: PlanSettings) -> tuple[Basis, ...]:
+    """What ZeRO-2 reserves for the gradients that it reduces next; nothing under other shardings."""
+    amount = bucket_bytes(state_settings(settings))
+    return (Basis(BUCKET, amount, f"budgeted: {BUCKET_SOURCE}"),) if amount else ()
 
 
 def told(costs: Sequence[Cost], settings: PlanSettings) -> Cost:
@@ -263,10 +280,23 @@ def state_settings(settings: PlanSettings) -> StateSettings:
         weight_bytes=4 if settings.dtype == "fp32" else 2,
         gradient_bytes=4 if settings.gradient_dtype == "fp32" else 2,
         moment_bytes=4 if settings.moment_dtype == "fp32" else 2,
-        master_bytes=4 if settings.main_weights == "fp32" else 2,
+        master_bytes=_master_bytes(settings),
         sharded_down=settings.down_projections == "sharded",
         vocab_multiple=settings.vocab_multiple,
+        whole_joined=not PROFILES[settings.profile].splits_joined,
     )
+
+
+def _master_bytes(settings: PlanSettings) -> int:
+    """Bytes of a master weight that is held beside the weight itself.
+
+    fp32 weights are their own masters (NVIDIA/Megatron-LM@d98e8a64 optimizer/distrib_optimizer.py:466-469), but ZeRO
+    clones a rank's part whatever its dtype (deepspeedai/DeepSpeed@edaa7221 runtime/zero/stage_1_and_2.py:492).
+    """
+    if settings.main_weights != "fp32":
+        return 2
+    own = settings.dtype == "fp32" and settings.sharding in {"ddp", "distributed"}
+    return 0 if own else 4
 
 
 def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> list[Cost]:

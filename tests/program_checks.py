@@ -54,6 +54,7 @@ def experts(spec: Spec) -> dict[str, int]:
         "K": spec.experts_per_token,
         "R": rows,
         "w": -(-rows // spec.ep),
+        "z": -(-rows // spec.ep),
         "g": spec.expert_ffn // spec.etp,
         "m": spec.shared_ffn // spec.tp,
     }

@@ -135,6 +135,18 @@ def test_without_columns_there_is_one_point():
     require_plans(found)
 
 
+def test_the_bucket_of_zero2_is_reserved_where_it_is():
+    found = priced({"sharding": ["zero1", "zero2", "zero2"], "dtype": ["bf16", "bf16", "fp32"]}, sp=1, dp=8)
+    require_plans(found)
+    usable = found.usable_bytes.tolist()
+    assert [usable[0] - each for each in usable] == [0, 500_000_000 * 2, 500_000_000 * 4]
+
+
+def test_a_modules_projection_is_whole_or_split_as_the_profile_has_it():
+    columns = {"profile": ["reference", "megatron"] * 2, "tp": [1, 1, 2, 2]}
+    require_plans(priced(columns, "deepseek-v3", kernel="flash", seq_len=4096, sp=1, ep=8, dp=8))
+
+
 def test_illegal_rows_have_no_numbers_and_a_reason():
     found = priced({"sp": [1, 3, 1], "pp": [1, 1, 2]}, dp=8)
     assert found.status.tolist()[1:] == [codes.ILLEGAL, codes.ILLEGAL]

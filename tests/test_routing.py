@@ -64,3 +64,25 @@ def test_an_imbalance_costs_memory_in_layers_with_experts() -> None:
 
     even, more, worst = (peak(imbalance) for imbalance in (100, 200, "worst"))
     assert even < more < worst
+
+
+@pytest.mark.parametrize("profile", ["reference", "megatron"])
+@pytest.mark.parametrize(("imbalance", "received"), [(100, 6), (150, 9), ("worst", 8 * 6)])
+def test_the_hot_rank_sends_back_what_it_received(profile: str, imbalance: Any, received: int) -> None:
+    """DeepSeek-V2-Lite, 26 layers of experts on 8 ranks: rows a token that arrive, 7/8 of them sent to other ranks."""
+    asked: dict[str, Any] = {"form": "explicit", "kernel": "flash", "sp": 1, "ep": 8, "dp": 8, "seq_len": 4096}
+    asked |= {"scope": "model", "profile": profile, "micro_batches": 1, "imbalance_percent": imbalance}
+    sent = mla_cost.plan("deepseek-v2-lite", None, **asked)["explicit"].communication.collectives
+    found = {(call.tensor, call.phase): (call.payload_bytes, call.wire_bytes) for call in sent if call.axis == "ep"}
+    token = 26 * 4096 * 2048 * 2
+    back, out = (received * token, received * token * 7 // 8), (6 * token, 6 * token * 7 // 8)
+    assert found["out", "forward"] == found["gradient of rows", "backward"] == back
+    assert found["rows", "forward"] == found["gradient of out", "backward"] == out
+
+
+@pytest.mark.parametrize(("tokens", "ep"), [(3, 4), (5, 8)])
+def test_rows_that_ranks_do_not_divide_are_rounded_up(tokens: int, ep: int) -> None:
+    found = values(8, 2, ep, micro_batch=tokens, imbalance_percent=150)
+    rows = 3 * TOKENS * tokens
+    assert (found["R"], found["z"]) == (rows, -(-rows // ep))
+    assert values(8, 2, ep, micro_batch=tokens)["z"] == values(8, 2, ep, micro_batch=tokens)["w"]

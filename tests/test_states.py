@@ -10,20 +10,25 @@ from hypothesis import strategies as st
 
 from mla_cost import catalog
 from mla_cost.errors import InputError
-from mla_cost.parallel import Parallel, problems, stages
+from mla_cost.parallel import Chunk, Parallel, problems, stages
 from mla_cost.parameters import parameters
+from mla_cost.settings import PlanSettings
+from mla_cost.stage import Place, Segments, as_allocated
 from mla_cost.states import (
     RankParameters,
     Sharding,
     StateSettings,
+    bucket_bytes,
     padded_elements,
     padded_vocabulary,
     rank_parameters,
+    rank_weights,
     shape_of,
     shard_elements,
     states,
     step_collectives,
 )
+from mla_cost.whole_model import parallel_of, state_settings
 
 V3 = catalog.model("deepseek-v3")
 PROXY = V3.model_copy(
@@ -117,6 +122,44 @@ def test_tp_ep_and_etp_shards_cover_the_model(tp: int, ep: int, etp: int, sharde
     assert abs(held.dense - both.dense) == down - down // tp
 
 
+def one_stage(profile: str, tp: int) -> tuple[PlanSettings, RankParameters, tuple[Chunk, ...]]:
+    """DeepSeek-V3 on one stage: settings, what a rank holds, and the chunks."""
+    asked = {"model": "deepseek-v3", "scope": "model", "form": ("explicit",), "kernel": "flash", "profile": profile}
+    settings = PlanSettings.model_validate({**asked, "seq_len": 4096, "sp": 1, "tp": tp, "dp": 8})
+    parallel = parallel_of(settings)
+    chunks = stages(parallel, 61, 1)[0]
+    return settings, rank_parameters(V3, parallel, chunks, state_settings(settings)), chunks
+
+
+@pytest.mark.parametrize(("tp", "more"), [(1, 0), (2, 51_380_224), (4, 77_070_336)])
+def test_plain_torch_holds_the_projection_of_a_module_whole_and_megatron_over_tp(tp: int, more: int) -> None:
+    joined = 2 * 7168 * 7168
+    (settings, whole, _), (_, split, _) = one_stage("reference", tp), one_stage("megatron", tp)
+    assert more == joined - joined // tp
+    assert whole.dense - split.dense == more
+    assert whole.tp_summed - split.tp_summed == (joined if tp > 1 else 0)
+    sent = {
+        it.axis: it.payload_bytes for it in step_collectives(whole, parallel_of(settings), state_settings(settings))
+    }
+    assert sent.get("tp", 0) == (4 * (split.tp_summed + joined) if tp > 1 else 0)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("profile", "places"), [("reference", ["mtp_moe"]), ("megatron", ["mtp_input", "moe", "head"])]
+)
+def test_the_weights_of_a_module_are_those_of_its_program(profile: str, places: list[str], tp: int) -> None:
+    """The module shares the embedding, and its own final norm is held beside the one of the head."""
+    settings, _, chunks = one_stage(profile, tp)
+    segments = Segments(V3, "explicit", settings, as_allocated("cuda"))
+    programs = sum(segments.of(Place(place)).at.parameter_bytes() // 2 for place in places)
+    held = [*rank_weights(V3, parallel_of(settings), chunks, state_settings(settings))]
+    module = sum(item.elements for item in held if item.part == "mtp 0" and item.trained)
+    ends = sum(item.elements for item in held if item.part == "ends")
+    second_norm = 7168 if profile == "megatron" else 0  # its head is priced once for two
+    assert programs == module + ends - second_norm
+
+
 @given(st.integers(0, 10**6), st.integers(1, 64), st.sampled_from(SHARDINGS))
 def test_shards_cover_with_less_padding_than_one_step(elements: int, group: int, sharding: Sharding) -> None:
     shard, padded = shard_elements(elements, group, sharding), padded_elements(elements, group, sharding)
@@ -147,7 +190,9 @@ def test_zero2_shards_gradients_and_is_refused_in_a_pipeline() -> None:
     settings = StateSettings(sharding="zero2", gradient_bytes=2, bucket_elements=100)
     found = states(plain(1024), Parallel(dp=4), settings)
     assert (found.weight_bytes, found.gradient_bytes, found.master_bytes) == (2048, 512, 1024)
-    assert found.transient_bytes == max(100 * 2, 256 * 4)
+    assert bucket_bytes(settings) == 100 * 2
+    assert bucket_bytes(settings._replace(weight_bytes=4)) == 100 * 4
+    assert bucket_bytes(settings._replace(sharding="zero1")) == 0
     for refused in (states, step_collectives):
         with pytest.raises(InputError, match="change sharding to zero1 or distributed, or pp to 1"):
             refused(plain(1024), Parallel(dp=4, pp=2), settings)
@@ -163,6 +208,18 @@ def test_the_step_casts_a_shard_of_bf16_gradients_for_fp32_weights(gradient: int
     assert found.step_bytes == made * (1024 // 4 + 512 // 4)
     whole = states(plain(1024, 512), Parallel(dp=4), settings._replace(sharding="ddp"))
     assert whole.step_bytes == made * (1024 + 512)
+
+
+@pytest.mark.parametrize(("sharding", "cloned"), [("ddp", 0), ("distributed", 0), ("zero1", 4), ("zero2", 4)])
+def test_fp32_weights_are_their_own_masters_but_zero_clones_them(sharding: Sharding, cloned: int) -> None:
+    whole, part = 1024, 1024 if sharding == "ddp" else 1024 // 4
+    settings = state_settings(PlanSettings(dtype="fp32", sharding=sharding))
+    found = states(plain(1024), Parallel(dp=4), settings)
+    graded = part if sharding == "zero2" else whole
+    assert (found.weight_bytes, found.gradient_bytes) == (4 * whole, 4 * graded)
+    assert (found.master_bytes, found.moment_bytes) == (cloned * part, 8 * part)
+    assert states(plain(1024), Parallel(dp=4), settings._replace(gradient_bytes=2)).step_bytes == 4 * part
+    assert state_settings(PlanSettings(dtype="bf16", sharding=sharding)).master_bytes == 4
 
 
 def test_collectives_of_the_step_written_out() -> None:

@@ -178,6 +178,38 @@ def test_a_reserve_item_can_be_set(item):
     assert usable(reserve={item: 0}) == usable() - before[name].bytes
 
 
+LITE: dict[str, Any] = {"scope": "model", "model": "moonlight", "device": "h100-80gb", "form": "explicit", "sp": 1}
+LITE |= {"seq_len": 4096, "ep": 8, "dp": 8}
+
+
+@pytest.mark.parametrize("profile", ["reference", "megatron"])
+def test_the_bucket_of_zero2_is_reserved(profile):
+    """DeepSpeed's default bucket: 500,000,000 elements as wide as the weights; --reserve sets another."""
+    found = {
+        sharding: mla_cost.plan(**LITE, profile=profile, sharding=sharding).results[0]
+        for sharding in ("zero1", "zero2")
+    }
+    assert found["zero2"].verdict is not None
+    assert found["zero1"].verdict is not None
+    held = {item.name: item for item in found["zero2"].verdict.basis}
+    bucket = held["reserve: ZeRO-2 bucket"]
+    assert bucket.bytes == -500_000_000 * 2
+    assert "stage_1_and_2.py" in bucket.source
+    assert (found["zero1"].verdict.usable_bytes or 0) - (found["zero2"].verdict.usable_bytes or 0) == 1_000_000_000
+    assert all(item.name != "reserve: ZeRO-2 bucket" for item in found["zero1"].verdict.basis)
+    own = mla_cost.plan(**LITE, sharding="zero2", reserve={"ZeRO-2 bucket": "1GiB"}).results[0].verdict
+    assert own is not None
+    assert ("reserve: ZeRO-2 bucket", -GIB, "set with --reserve") in own.basis
+    with pytest.raises(mla_cost.InputError, match="no reserve item"):
+        mla_cost.plan(**LITE, reserve={"ZeRO-2 bucket": "1GiB"})
+
+
+def test_the_bucket_of_fp32_weights_is_twice_as_large():
+    found = mla_cost.plan(**LITE, sharding="zero2", dtype="fp32", kernel="eager").results[0].verdict
+    assert found is not None
+    assert {item.name: item.bytes for item in found.basis}["reserve: ZeRO-2 bucket"] == -500_000_000 * 4
+
+
 def test_other_memory_is_named_also_when_it_is_nothing():
     (other,) = [item for item in verdict().basis if item.name == "other memory"]
     assert (other.bytes, other.source) == (0, "set with --other-memory")
@@ -221,6 +253,37 @@ def test_no_flash_trains_the_absorbed_form():
 
 def test_no_fused_kernel_is_said_in_words():
     assert "mi300x absorbed none that we know of" in repr(mla_cost.plan(device="mi300x", scope="attention"))
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "kernel"),
+    [
+        ("h100-80gb", "bf16", "flash"),
+        ("h100-80gb", "fp16", "flash"),
+        ("h100-80gb", "fp32", "mem-efficient"),  # the flash implementations take fp16 and bf16
+        ("mi300x", "fp32", "mem-efficient"),
+        ("910b-64gb", "fp32", "npu-fusion"),
+    ],
+)
+@pytest.mark.parametrize("scope", ["attention", "model"])
+def test_auto_is_a_kernel_that_takes_the_dtype(device, dtype, kernel, scope):
+    asked: dict[str, Any] = {"model": "moonlight", "form": "explicit", "sp": 1, "seq_len": 4096, "kernel": "auto"}
+    assert mla_cost.plan(**asked, scope=scope, device=device, dtype=dtype).results[0].kernel == kernel
+
+
+@pytest.mark.parametrize("scope", ["attention", "model"])
+def test_a_dtype_that_no_implementation_takes_is_unsupported_by_name(scope):
+    asked: dict[str, Any] = {"model": "moonlight", "form": "explicit", "sp": 1, "seq_len": 4096, "device": "h100-80gb"}
+    found = mla_cost.plan(**asked, scope=scope, kernel="flash", dtype="fp32").results[0].verdict
+    assert found is not None
+    assert found.status == "unsupported"
+    assert found.reason.startswith("no flash kernel takes fp32 on sm90, only bf16 and fp16; use dtype bf16; looked at ")
+    assert "flash_api.cpp" in found.reason
+
+
+def test_flashmla_trains_bf16_alone():
+    (limit,) = [limit for limit in KERNELS["flash"].limits if limit.implementation.startswith("FlashMLA")]
+    assert [limit.trains("sm100", 192, 128, dtype) for dtype in ("bf16", "fp16", "fp32")] == [True, False, False]
 
 
 def test_unaligned_heads_are_named_by_their_widths():

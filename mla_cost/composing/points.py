@@ -31,8 +31,9 @@ _BOTH: Final = frozenset({"dtype", "main_weights", "down_projections"})  # layer
 _VERDICT: Final = frozenset({"other_memory", "reserve", "fragmentation_percent"})
 NOT_OF_LAYERS: Final = _STATES | _PIPELINE | _VERDICT
 NOT_OF_PIPELINES: Final = _STATES | _LAYERS | _BOTH | _VERDICT
-NOT_OF_STATES: Final = _LAYERS | _PIPELINE | _VERDICT | {"profile"}  # which layers and pipelines read
-NOT_OF_VERDICTS: Final = (_STATES | _LAYERS | _PIPELINE | _BOTH) - {"dispatcher"}  # whose buffers lie outside torch
+NOT_OF_STATES: Final = _LAYERS | _PIPELINE | _VERDICT
+_RESERVED: Final = frozenset({"dispatcher", "sharding", "dtype"})  # buffers outside torch, ZeRO-2's bucket
+NOT_OF_VERDICTS: Final = (_STATES | _LAYERS | _PIPELINE | _BOTH) - _RESERVED
 
 
 class Coded(NamedTuple):

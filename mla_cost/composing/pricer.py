@@ -100,7 +100,7 @@ class Pricer:
         return lambda at: scalar.row(self.model, self.device, self.form, points.settings(at))
 
     def with_kernel(self, settings: PlanSettings) -> PlanSettings:
-        """The settings with a kernel in place of `auto`, as a plan chooses it; head widths alone decide.
+        """The settings with a kernel in place of `auto`, as a plan chooses it; head widths and dtype alone decide.
 
         Raises:
             InputError: settings that name what does not exist.

@@ -38,6 +38,7 @@ def symbols(model: ModelConfig, fields: Any, imbalance: Imbalance) -> Symbols:
     """Every base symbol but those of tokens. fields: arrays under the names of a plan's fields, which divide evenly."""
     found: dict[str, Any] = {**symbol_values(model, fields), **layer_sizes(model, fields)}
     found["R"] = _received(model, fields, imbalance)
+    found["z"] = -(-found["R"] // found["E"])
     found["s"] = found["S"] // found["P"]
     found["u"] = found["s"] // found["t"]
     found["l"] = found["n"] // found["P"]

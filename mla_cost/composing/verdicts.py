@@ -14,6 +14,7 @@ from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.parallel import Parallel
 from mla_cost.resolve import layer_rows
 from mla_cost.settings import PlanSettings
+from mla_cost.whole_model import bucket
 
 
 def other_memory(points: Points) -> Ints:
@@ -60,7 +61,7 @@ class _Reserve:
         """With communicators of these ranks, and what a dispatcher takes for rows of a rank over ep."""
         experts = self.model.num_routed_experts or 0
         at = {"u": rows, "b": 1, "h": self.model.dims.hidden, "E": ep, "c": experts // ep, "e": experts}
-        beside = fit.staging(self.device, self.settings, at)
+        beside = (*fit.staging(self.device, self.settings, at), *bucket(self.settings))
         return sum(item.bytes for item in fit.reserve_items(self.device, self.settings, groups, beside))
 
     def at(self, points: Points) -> Any:

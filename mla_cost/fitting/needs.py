@@ -61,7 +61,7 @@ def room(verdict: Verdict, peak: int) -> int:
 
 
 def with_kernel(model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings) -> PlanSettings:
-    """The settings with a kernel in place of `auto`, as plans choose it; head widths alone decide."""
+    """The settings with a kernel in place of `auto`, as plans choose it; head widths and dtype alone decide."""
     chosen, _ = fit.with_kernel(model, device, form, smallest(settings))
     return settings.model_copy(update={"kernel": chosen.kernel, "value_padding": chosen.value_padding})
 

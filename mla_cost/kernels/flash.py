@@ -13,6 +13,8 @@ attend(q, key, value):
     o = fused "keep log-sum-exp: fp32 bns" q, key, value
     return o
 """
+# each takes fp16 and bf16 (some fp8 in forward): flash_api.cpp:842, hopper/flash_api.cpp:548, 716, fused_attn.cpp:296,
+# cute/interface.py:2062, sdp_utils.cpp (greater_than_or_equal_sm80_flash_dtypes); FlashMLA as noted
 LIMITS = (
     Limit(
         "FlashAttention-2",
@@ -53,6 +55,7 @@ LIMITS = (
         ("sm100",),
         "deepseek-ai/FlashMLA@9241ae3 README and csrc/sm100/prefill/dense",
         only=((192, 128),),
+        dtypes=("bf16",),  # csrc/sm100/prefill/dense/fmha_cutlass_bwd_sm100.cu:43
     ),
     Limit(
         "PyTorch flash SDPA by AOTriton 0.9 or later",

@@ -4,6 +4,7 @@ from mla_cost.kernels.rounding import up
 from mla_cost.program import FusedShape, Kernel, Limit
 
 _CUTLASS = "pytorch/pytorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, use_mem_efficient_attention"
+_DTYPES = ("bf16", "fp16", "fp32")  # the same file: greater_than_or_equal_sm80_ and aotriton_mem_efficient_dtypes
 
 
 def workspace(shape: FusedShape) -> int:
@@ -43,7 +44,13 @@ attend(q, key, value):
 """,
     fused=True,
     limits=(
-        Limit("PyTorch memory-efficient SDPA", ("sm80", "sm90", "sm100"), f"{_CUTLASS}; not run here", multiple_of=8),
+        Limit(
+            "PyTorch memory-efficient SDPA",
+            ("sm80", "sm90", "sm100"),
+            f"{_CUTLASS}; not run here",
+            multiple_of=8,
+            dtypes=_DTYPES,
+        ),
         Limit(
             "PyTorch memory-efficient SDPA by AOTriton 0.12 or later",
             ("gfx942",),
@@ -51,6 +58,7 @@ attend(q, key, value):
             max_qk=512,
             max_v=512,
             multiple_of=8,
+            dtypes=_DTYPES,
         ),
     ),
     source="pytorch/pytorch aten/src/ATen/native/transformers/cuda/attention.cu, _efficient_attention_forward",

@@ -45,6 +45,11 @@ attend(q, key, value):
             max_qk=768,
             max_v=768,
             at_most_qk=True,
+            dtypes=(
+                "bf16",
+                "fp16",
+                "fp32",
+            ),  # op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_fusion_attention.md
         ),
     ),
     value_padding="qk",

@@ -144,8 +144,16 @@ def _row_major(machine: Machine, label: str, tensor: Tensor) -> Tensor:
 
 
 def to_expert_ranks(machine: Machine, label: str, handed: Tensor) -> None:
-    """Record an all-to-all of rows: w of them go to each of the other expert ranks."""
-    _record(machine, "all_to_all", EXPERTS, label, handed, ("w", handed.dims[-1]))
+    """Record an all-to-all of rows between expert ranks."""
+    _record(machine, "all_to_all", EXPERTS, label, handed, (to_each(handed.dims), handed.dims[-1]))
+
+
+def to_each(handed: tuple[str, ...]) -> str:
+    """How many of the rows handed over go to each other expert rank: an even share of what arrived, or of its own.
+
+    The two differ where routing is uneven, since the rank that is priced receives more than it sends out.
+    """
+    return "z" if handed[0] == "R" else "w"
 
 
 def _all_to_all(machine: Machine, label: str, buffer: Tensor) -> None:

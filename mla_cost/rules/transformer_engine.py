@@ -13,7 +13,7 @@ from mla_cost.engine import Gradients, Machine, Standing, Tensor
 from mla_cost.layout import Axis
 from mla_cost.polynomial import Polynomial
 from mla_cost.rules.elementwise import add, negate
-from mla_cost.rules.exchange import EXPERTS, TENSOR, recorded
+from mla_cost.rules.exchange import EXPERTS, TENSOR, recorded, to_each
 from mla_cost.rules.split import concat, contiguous, cut_up
 
 Dims = tuple[str, ...]
@@ -473,27 +473,27 @@ def sort_rows(machine: Machine, label: str, given: list[Tensor]) -> list[Tensor]
 def rows_to_experts(machine: Machine, label: str, rows: Tensor) -> Tensor:
     """Rows [u b K ..] to the rows of this rank's experts [R ..], by all-to-all; nothing is kept."""
     tail = rows.dims[rows.dims.index("K") + 1 :]
-    return _sent(machine, label, rows, ("R", *tail), ("w", *tail))
+    return _sent(machine, label, rows, ("R", *tail), tail)
 
 
 def rows_from_experts(machine: Machine, label: str, rows: Tensor) -> Tensor:
     """Rows of this rank's experts [R ..] back to their tokens [u b K ..], by all-to-all; nothing is kept."""
     tail = rows.dims[1:]
-    return _sent(machine, label, rows, (machine.facts.rows, "b", "K", *tail), ("w", *tail))
+    return _sent(machine, label, rows, (machine.facts.rows, "b", "K", *tail), tail)
 
 
-def _sent(machine: Machine, label: str, rows: Tensor, dims: Dims, piece: Dims) -> Tensor:
+def _sent(machine: Machine, label: str, rows: Tensor, dims: Dims, tail: Dims) -> Tensor:
     """Nothing where one rank holds all experts: Megatron's all-to-all then returns its input."""
     if not machine.facts.experts_divided:
         return rows
     result = machine.new(label, dims, rows.dtype)
-    recorded(machine, "all_to_all", EXPERTS, label, rows.dims, rows.dtype, piece)
+    recorded(machine, "all_to_all", EXPERTS, label, rows.dims, rows.dtype, (to_each(rows.dims), *tail))
     name, back, dtype = rows.label, rows.dims, rows.dtype
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         made = machine.new(f"gradient of {name}", back, dtype)
-        recorded(machine, "all_to_all", EXPERTS, f"gradient of {name}", dims, dtype, piece)
+        recorded(machine, "all_to_all", EXPERTS, f"gradient of {name}", dims, dtype, (to_each(dims), *tail))
         return [made]
 
     machine.attach([result], [rows], backward)

@@ -159,7 +159,7 @@ class Pricer:
         v = qk if key.value_padding != "none" else key.facts.size(form.value).at(values)
         for arch in dict.fromkeys(device.arch for device in self.grid.devices if device is not None):
             known = found.trained.setdefault(arch, np.ones(len(found.reason), bool))
-            known[into] = _trains(KERNELS[key.kernel], arch, qk, v, size)
+            known[into] = _trains(KERNELS[key.kernel], arch, (qk, v, key.dtype), size)
 
     # ---- verdicts
 
@@ -267,13 +267,15 @@ def _groups(code: Ints) -> Iterator[Ints | None]:
 # ---- what trains
 
 
-def _trains(kernel: Kernel, arch: str, qk: Any, v: Any, size: int) -> Any:
+def _trains(kernel: Kernel, arch: str, heads: tuple[Any, Any, str], size: int) -> Any:
+    """heads: widths of Q and K and of V, numbers or arrays, and the dtype."""
+    qk, v, dtype = heads
     if not isinstance(qk, np.ndarray) and not isinstance(v, np.ndarray):
-        return any(limit.trains(arch, int(qk), int(v)) for limit in kernel.limits)
+        return any(limit.trains(arch, int(qk), int(v), dtype) for limit in kernel.limits)
     both = np.broadcast_to(qk, size) * float(1 << 20) + np.broadcast_to(v, size)
     pairs, which = np.unique(both, return_inverse=True)
     able = [
-        any(limit.trains(arch, int(pair) >> 20, int(pair) & ((1 << 20) - 1)) for limit in kernel.limits)
+        any(limit.trains(arch, int(pair) >> 20, int(pair) & ((1 << 20) - 1), dtype) for limit in kernel.limits)
         for pair in pairs
     ]
     return np.array(able)[which]
