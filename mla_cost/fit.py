@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from mla_cost import defaults
 from mla_cost.config import DeviceConfig, ModelConfig, ReserveItem
@@ -214,54 +215,91 @@ def _trainer(point: Point, device: DeviceConfig) -> Limit | None:
     return next((limit for limit in point.kernel.limits if limit.trains(device.arch, qk, v)), None)
 
 
+class Training(NamedTuple):
+    """A fused kernel, the value padding with which it trains a form's heads on a device, and the limit that says so."""
+
+    kernel: str
+    value_padding: str
+    limit: Limit
+
+    @property
+    def implementation(self) -> str:
+        """Whose code it is."""
+        return self.limit.implementation
+
+
 def with_kernel(
     model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings
 ) -> tuple[PlanSettings, tuple[str, ...]]:
     """The settings with a kernel in place of `auto`: the first that trains this form on this device, else eager.
 
+    A profile that runs some kernels only has one of these instead, of which a verdict then says that none trains it.
     With it, why that one: empty where a kernel was named.
     """
     if settings.kernel != AUTO:
         return settings, ()
     where = device.name if device else "no device"
-    options = fused_options(model, device, form, settings) if device else ()
-    if not options:
+    runs = PROFILES[settings.profile].kernels if settings.profile in PROFILES else ()
+    options = training_kernels(model, device, form, settings) if device else ()
+    first = next((option for option in options if not runs or option.kernel in runs), None)
+    if first is None and runs:
+        why = f"on {where} kernel auto is {runs[0]}, which profile {settings.profile} runs"
+        return settings.model_copy(update={"kernel": runs[0]}), (why,)
+    if first is None:
         why = f"on {where} kernel auto is {EAGER}, since no fused kernel that we know of trains it there"
         return settings.model_copy(update={"kernel": EAGER}), (why,)
-    first = options[0]
     padded = f", value_padding {first.value_padding}" if first.value_padding != "none" else ""
     why = f"on {where} kernel auto is {first.kernel}{padded} ({first.implementation})"
     return settings.model_copy(update={"kernel": first.kernel, "value_padding": first.value_padding}), (why,)
 
 
-def fused_options(
+def training_kernels(
     model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings
-) -> tuple[FusedOption, ...]:
-    """The fused kernels that can train this form on this device, each with what one block saves under it.
+) -> tuple[Training, ...]:
+    """The fused kernels that train this form's heads on this device, whatever profile runs them.
 
+    Widths alone decide, so they are asked on one rank of sp: a scheme may divide a sequence further than heads.
     A kernel is tried with its own value padding first; the first that trains is the one that is told.
     """
-    found = (_fused_option(model, device, form, settings, kernel) for kernel in KERNELS.values() if kernel.fused)
+    found = (_training(model, device, form, settings, kernel) for kernel in KERNELS.values() if kernel.fused)
     return tuple(option for option in found if option is not None)
 
 
-def _fused_option(
+_BARE: Final[Mapping[str, Any]] = {"profile": defaults.PROFILE, "remat": "none", "scheme": None, "sp": 1}
+
+
+def _training(
     model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings, kernel: Kernel
-) -> FusedOption | None:
+) -> Training | None:
     for padding in dict.fromkeys((kernel.value_padding, "none", "qk")):
-        update: dict[str, str | None] = {"kernel": kernel.name, "value_padding": padding}
-        if settings.profile != defaults.PROFILE:  # a bare block has the default one, without what is another's own
-            update |= {"profile": defaults.PROFILE, "remat": "none", "scheme": None}
-        asked = settings.model_copy(update=update)
+        asked = settings.model_copy(update={**_BARE, "kernel": kernel.name, "value_padding": padding})
         try:
             point = resolve(model, form, asked)
-            limit = _trainer(point, device)
-            if limit is not None:
-                amount = saved(point.key).at(point.values)
-                return FusedOption(kernel.name, point.key.value_padding, limit.implementation, amount, limit.source)
         except (Illegal, ProgramError):
             continue
+        limit = _trainer(point, device)
+        if limit is not None:
+            return Training(kernel.name, point.key.value_padding, limit)
     return None
+
+
+def fused_options(
+    model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings
+) -> tuple[FusedOption, ...]:
+    """The fused kernels that can train this form on this device, each with what one block saves under it."""
+    found = (_saving(model, form, settings, each) for each in training_kernels(model, device, form, settings))
+    return tuple(option for option in found if option is not None)
+
+
+def _saving(model: ModelConfig, form: str, settings: PlanSettings, found: Training) -> FusedOption | None:
+    """None where the kernel trains these heads, but makes no program with the other settings."""
+    asked = settings.model_copy(update={"kernel": found.kernel, "value_padding": found.value_padding})
+    try:
+        point = resolve(model, form, asked)
+        amount = saved(point.key).at(point.values)
+    except (Illegal, ProgramError):
+        return None
+    return FusedOption(found.kernel, found.value_padding, found.implementation, amount, found.limit.source)
 
 
 def fused_way_out(model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings) -> str:
