@@ -34,11 +34,21 @@ def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it
     options = fused_options(model, device, it.point.form, settings)
     what = ("one block", "fits") if it.layers == 1 else (f"{it.layers} blocks", "fit")
     groups = {"sp": settings.sp}
-    return _verdict(device, settings, it.point, peak=it.allocated_peak_bytes, what=what, groups=groups, options=options)
+    found = _verdict(device, settings, it.point, it.allocated_peak_bytes, what=what, groups=groups)
+    if found.status == "unsupported":
+        found = found._replace(reason=f"{found.reason}; {_what_trains(device, settings, options)}")
+    return found._replace(fused_kernels=options)
 
 
 def model_verdict(
-    device: DeviceConfig, settings: PlanSettings, point: Point, peak: int, groups: Mapping[str, int], allowed: int = 0
+    model: ModelConfig,
+    device: DeviceConfig,
+    settings: PlanSettings,
+    point: Point,
+    peak: int,
+    *,
+    groups: Mapping[str, int],
+    allowed: int = 0,
 ) -> Verdict:
     """The same for a stage of a whole model. groups: ranks of each communicator that it makes.
 
@@ -46,9 +56,20 @@ def model_verdict(
     """
     what = ("the worst stage" if settings.stage is None else f"stage {settings.stage}", "fits")
     beside = staging(device, settings, point.values)
-    return _verdict(
-        device, settings, point, peak=peak, what=what, groups=groups, options=None, beside=beside, allowed=allowed
-    )
+    found = _verdict(device, settings, point, peak, what=what, groups=groups, beside=beside, allowed=allowed)
+    if found.status != "unsupported":
+        return found
+    options = training_kernels(model, device, point.form, settings)
+    return found._replace(reason=f"{found.reason}; {_what_trains(device, settings, options)}")
+
+
+def with_first_line(
+    model: ModelConfig, device: DeviceConfig, settings: PlanSettings, form: str, it: Verdict
+) -> Verdict:
+    """A verdict that says first of all where a form has no fused kernel on a device: its numbers are an eager one's."""
+    if it.status == "unsupported" or training_kernels(model, device, form, settings):
+        return it  # what is unsupported says so itself
+    return it._replace(reason=f"no fused kernel that we know of trains {form} on {device.name}; {it.reason}")
 
 
 def staging(device: DeviceConfig, settings: PlanSettings, at: Mapping[str, int]) -> tuple[Basis, ...]:
@@ -66,11 +87,10 @@ def _verdict(
     device: DeviceConfig,
     settings: PlanSettings,
     point: Point,
-    *,
     peak: int,
+    *,
     what: tuple[str, str],
     groups: Mapping[str, int],
-    options: tuple[FusedOption, ...] | None,
     beside: Sequence[Basis] = (),
     allowed: int = 0,
 ) -> Verdict:
@@ -78,7 +98,7 @@ def _verdict(
     visible = device.visible_bytes
     required = peak + settings.other_memory
     usable = visible.integer - sum(item.bytes for item in reserve)
-    status, reason = _status(point, device, what, required, usable, options)
+    status, reason = _status(point, device, what, required, usable)
     basis = (
         Basis("allocated peak", peak, "counted"),
         Basis("other memory", int(settings.other_memory), "set with --other-memory"),
@@ -92,7 +112,6 @@ def _verdict(
         headroom_bytes=usable - required,
         reason=reason,
         basis=basis,
-        fused_kernels=options or (),
         counted_bytes=peak - allowed,
         budgeted_bytes=allowed + settings.other_memory,
     )
@@ -159,11 +178,10 @@ def _status(
     what: tuple[str, str],
     required: int,
     usable: int,
-    options: tuple[FusedOption, ...] | None,
 ) -> tuple[Status, str]:
     missing = _untrainable(point, device)
     if missing:
-        return "unsupported", f"{missing}{_what_trains(options)}"
+        return "unsupported", missing
     subject, fits = what
     headroom = usable - required
     if headroom < 0:
@@ -200,13 +218,15 @@ def _untrainable(point: Point, device: DeviceConfig) -> str:
     return f"no {kernel.name} kernel trains {qk}/{v}-wide heads on {device.arch}; looked at {names}"
 
 
-def _what_trains(options: tuple[FusedOption, ...] | None) -> str:
-    """The way out: what trains this form on this device; None: nobody looked."""
-    if options is None:
-        return ""
-    names = [f"{o.kernel} with value_padding {o.value_padding} ({o.implementation})" for o in options]
+def _what_trains(device: DeviceConfig, settings: PlanSettings, options: Sequence[FusedOption | Training]) -> str:
+    """The way out: the fused kernels that train this form on this device, under the profile that runs them."""
+    names = ", ".join(f"{o.kernel} with value_padding {o.value_padding} ({o.implementation})" for o in options)
+    runs = PROFILES[settings.profile].kernels
+    if not runs:
+        return f"what trains it here: {names}" if names else "no fused kernel trains it here; eager kernels do"
     return (
-        f"; what trains it here: {', '.join(names)}" if names else "; no fused kernel trains it here; eager kernels do"
+        f"profile {settings.profile} runs {' and '.join(runs)} only; on {device.name} use profile {defaults.PROFILE}, "
+        f"where {f'this trains it: {names}' if names else 'eager kernels train it'}"
     )
 
 

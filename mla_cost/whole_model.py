@@ -104,7 +104,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
         communication=sent,
         flops=_flops(worst, chosen),
         compared_to_explicit=(),
-        verdict=verdict(model, device, chosen, point, worst.peak, worst.allowed) if device else None,
+        verdict=_told_verdict(model, device, chosen, worst) if device else None,
         notes=(*why, *PROFILES[settings.profile].notes, PARTS, *_stated_parts(costs), *_spread(settings)),
     )
 
@@ -152,7 +152,14 @@ def verdict(
 ) -> Verdict:
     """What a device says to the allocated peak of the worst stage, of which `allowed` is budgeted. Bytes."""
     groups = parallel_of(settings).communicators(experts=bool(model.num_routed_experts))
-    return fit.model_verdict(device, settings, point, peak, groups, allowed)
+    return fit.model_verdict(model, device, settings, point, peak, groups=groups, allowed=allowed)
+
+
+def _told_verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, worst: Cost) -> Verdict:
+    """That of the stage which a row is about, with what its reader has to know first."""
+    point = worst.costs[0].segments[-1].point
+    found = verdict(model, device, settings, point, worst.peak, worst.allowed)
+    return fit.with_first_line(model, device, settings, point.form, found)
 
 
 def told(costs: Sequence[Cost], settings: PlanSettings) -> Cost:
