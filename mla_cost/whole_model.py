@@ -104,7 +104,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
         communication=sent,
         flops=_flops(worst, chosen),
         compared_to_explicit=(),
-        verdict=_told_verdict(model, device, chosen, worst) if device else None,
+        verdict=_told_verdict(model, device, chosen, costs) if device else None,
         notes=(*why, *PROFILES[settings.profile].notes, PARTS, *_stated_parts(costs), *_spread(settings)),
     )
 
@@ -155,10 +155,16 @@ def verdict(
     return fit.model_verdict(model, device, settings, point, peak, groups=groups, allowed=allowed)
 
 
-def _told_verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, worst: Cost) -> Verdict:
-    """That of the stage which a row is about, with what its reader has to know first."""
-    point = worst.costs[0].segments[-1].point
-    found = verdict(model, device, settings, point, worst.peak, worst.allowed)
+def _told_verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, costs: Sequence[Cost]) -> Verdict:
+    """That of the stage which a row is about, with what its reader has to know beside it."""
+    asked = told(costs, settings)
+    point = asked.costs[0].segments[-1].point
+    found = verdict(model, device, settings, point, asked.peak, asked.allowed)
+    worst = max(costs, key=lambda cost: cost.peak)
+    if found.status in {"fits", "tight"} and worst.peak > asked.peak:
+        other = verdict(model, device, settings.model_copy(update={"stage": worst.stage}), point, worst.peak)
+        if other.status == "oom":
+            found = found._replace(reason=f"{found.reason}; the plan does not fit: {other.reason}")
     return fit.with_first_line(model, device, settings, point.form, found)
 
 
