@@ -152,7 +152,7 @@ def changes(asked: Priced) -> Iterator[Change]:
 
 def _kernels(asked: Priced) -> Iterator[Change]:
     """Each other kernel, with the value padding under which it trains."""
-    options = fit.fused_options(asked.model, asked.device, asked.row.form, asked.settings)
+    options = fit.training_kernels(asked.model, asked.device, asked.row.form, asked.settings)
     padding = {option.kernel: option.value_padding for option in options}
     for kernel in KERNELS:
         if kernel != asked.row.kernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from mla_cost import defaults
 from mla_cost.config import DeviceConfig, ModelConfig, ReserveItem
@@ -33,16 +34,20 @@ def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it
     options = fused_options(model, device, it.point.form, settings)
     what = ("one block", "fits") if it.layers == 1 else (f"{it.layers} blocks", "fit")
     groups = {"sp": settings.sp}
-    return _verdict(device, settings, it.point, peak=it.allocated_peak_bytes, what=what, groups=groups, options=options)
+    found = _verdict(device, settings, it.point, it.allocated_peak_bytes, what=what, groups=groups)
+    if found.status == "unsupported":
+        found = found._replace(reason=f"{found.reason}; {_what_trains(device, settings, options)}")
+    return found._replace(fused_kernels=options)
 
 
 def model_verdict(
+    model: ModelConfig,
     device: DeviceConfig,
     settings: PlanSettings,
     point: Point,
     peak: int,
-    groups: Mapping[str, int],
     *,
+    groups: Mapping[str, int],
     allowed: int = 0,
     reserved: Sequence[Basis] = (),
 ) -> Verdict:
@@ -52,9 +57,20 @@ def model_verdict(
     """
     what = ("the worst stage" if settings.stage is None else f"stage {settings.stage}", "fits")
     beside = (*staging(device, settings, point.values), *reserved)
-    return _verdict(
-        device, settings, point, peak=peak, what=what, groups=groups, options=None, beside=beside, allowed=allowed
-    )
+    found = _verdict(device, settings, point, peak, what=what, groups=groups, beside=beside, allowed=allowed)
+    if found.status != "unsupported":
+        return found
+    options = training_kernels(model, device, point.form, settings)
+    return found._replace(reason=f"{found.reason}; {_what_trains(device, settings, options)}")
+
+
+def with_first_line(
+    model: ModelConfig, device: DeviceConfig, settings: PlanSettings, form: str, it: Verdict
+) -> Verdict:
+    """A verdict that says first of all where a form has no fused kernel on a device: its numbers are an eager one's."""
+    if it.status == "unsupported" or training_kernels(model, device, form, settings):
+        return it  # what is unsupported says so itself
+    return it._replace(reason=f"no fused kernel that we know of trains {form} on {device.name}; {it.reason}")
 
 
 def staging(device: DeviceConfig, settings: PlanSettings, at: Mapping[str, int]) -> tuple[Basis, ...]:
@@ -72,11 +88,10 @@ def _verdict(
     device: DeviceConfig,
     settings: PlanSettings,
     point: Point,
-    *,
     peak: int,
+    *,
     what: tuple[str, str],
     groups: Mapping[str, int],
-    options: tuple[FusedOption, ...] | None,
     beside: Sequence[Basis] = (),
     allowed: int = 0,
 ) -> Verdict:
@@ -84,7 +99,7 @@ def _verdict(
     visible = device.visible_bytes
     required = peak + settings.other_memory
     usable = visible.integer - sum(item.bytes for item in reserve)
-    status, reason = _status(point, device, what, required, usable, options)
+    status, reason = _status(point, device, what, required, usable)
     basis = (
         Basis("allocated peak", peak, "counted"),
         Basis("other memory", int(settings.other_memory), "set with --other-memory"),
@@ -98,7 +113,6 @@ def _verdict(
         headroom_bytes=usable - required,
         reason=reason,
         basis=basis,
-        fused_kernels=options or (),
         counted_bytes=peak - allowed,
         budgeted_bytes=allowed + settings.other_memory,
     )
@@ -165,11 +179,10 @@ def _status(
     what: tuple[str, str],
     required: int,
     usable: int,
-    options: tuple[FusedOption, ...] | None,
 ) -> tuple[Status, str]:
     missing = _untrainable(point, device)
     if missing:
-        return "unsupported", f"{missing}{_what_trains(options)}"
+        return "unsupported", missing
     subject, fits = what
     headroom = usable - required
     if headroom < 0:
@@ -210,13 +223,15 @@ def _untrainable(point: Point, device: DeviceConfig) -> str:
     return f"no {kernel.name} kernel trains {qk}/{v}-wide heads on {device.arch}; looked at {names}"
 
 
-def _what_trains(options: tuple[FusedOption, ...] | None) -> str:
-    """The way out: what trains this form on this device; None: nobody looked."""
-    if options is None:
-        return ""
-    names = [f"{o.kernel} with value_padding {o.value_padding} ({o.implementation})" for o in options]
+def _what_trains(device: DeviceConfig, settings: PlanSettings, options: Sequence[FusedOption | Training]) -> str:
+    """The way out: the fused kernels that train this form on this device, under the profile that runs them."""
+    names = ", ".join(f"{o.kernel} with value_padding {o.value_padding} ({o.implementation})" for o in options)
+    runs = PROFILES[settings.profile].kernels
+    if not runs:
+        return f"what trains it here: {names}" if names else "no fused kernel trains it here; eager kernels do"
     return (
-        f"; what trains it here: {', '.join(names)}" if names else "; no fused kernel trains it here; eager kernels do"
+        f"profile {settings.profile} runs {' and '.join(runs)} only; on {device.name} use profile {defaults.PROFILE}, "
+        f"where {f'this trains it: {names}' if names else 'eager kernels train it'}"
     )
 
 
@@ -225,54 +240,91 @@ def _trainer(point: Point, device: DeviceConfig) -> Limit | None:
     return next((limit for limit in point.kernel.limits if limit.trains(device.arch, qk, v, point.key.dtype)), None)
 
 
+class Training(NamedTuple):
+    """A fused kernel, the value padding with which it trains a form's heads on a device, and the limit that says so."""
+
+    kernel: str
+    value_padding: str
+    limit: Limit
+
+    @property
+    def implementation(self) -> str:
+        """Whose code it is."""
+        return self.limit.implementation
+
+
 def with_kernel(
     model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings
 ) -> tuple[PlanSettings, tuple[str, ...]]:
     """The settings with a kernel in place of `auto`: the first that trains this form on this device, else eager.
 
+    A profile that runs some kernels only has one of these instead, of which a verdict then says that none trains it.
     With it, why that one: empty where a kernel was named.
     """
     if settings.kernel != AUTO:
         return settings, ()
     where = device.name if device else "no device"
-    options = fused_options(model, device, form, settings) if device else ()
-    if not options:
+    runs = PROFILES[settings.profile].kernels if settings.profile in PROFILES else ()
+    options = training_kernels(model, device, form, settings) if device else ()
+    first = next((option for option in options if not runs or option.kernel in runs), None)
+    if first is None and runs:
+        why = f"on {where} kernel auto is {runs[0]}, which profile {settings.profile} runs"
+        return settings.model_copy(update={"kernel": runs[0]}), (why,)
+    if first is None:
         why = f"on {where} kernel auto is {EAGER}, since no fused kernel that we know of trains it there"
         return settings.model_copy(update={"kernel": EAGER}), (why,)
-    first = options[0]
     padded = f", value_padding {first.value_padding}" if first.value_padding != "none" else ""
     why = f"on {where} kernel auto is {first.kernel}{padded} ({first.implementation})"
     return settings.model_copy(update={"kernel": first.kernel, "value_padding": first.value_padding}), (why,)
 
 
-def fused_options(
+def training_kernels(
     model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings
-) -> tuple[FusedOption, ...]:
-    """The fused kernels that can train this form on this device, each with what one block saves under it.
+) -> tuple[Training, ...]:
+    """The fused kernels that train this form's heads on this device, whatever profile runs them.
 
+    Widths alone decide, so they are asked on one rank of sp: a scheme may divide a sequence further than heads.
     A kernel is tried with its own value padding first; the first that trains is the one that is told.
     """
-    found = (_fused_option(model, device, form, settings, kernel) for kernel in KERNELS.values() if kernel.fused)
+    found = (_training(model, device, form, settings, kernel) for kernel in KERNELS.values() if kernel.fused)
     return tuple(option for option in found if option is not None)
 
 
-def _fused_option(
+_BARE: Final[Mapping[str, Any]] = {"profile": defaults.PROFILE, "remat": "none", "scheme": None, "sp": 1}
+
+
+def _training(
     model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings, kernel: Kernel
-) -> FusedOption | None:
+) -> Training | None:
     for padding in dict.fromkeys((kernel.value_padding, "none", "qk")):
-        update: dict[str, str | None] = {"kernel": kernel.name, "value_padding": padding}
-        if settings.profile != defaults.PROFILE:  # a bare block has the default one, without what is another's own
-            update |= {"profile": defaults.PROFILE, "remat": "none", "scheme": None}
-        asked = settings.model_copy(update=update)
+        asked = settings.model_copy(update={**_BARE, "kernel": kernel.name, "value_padding": padding})
         try:
             point = resolve(model, form, asked)
-            limit = _trainer(point, device)
-            if limit is not None:
-                amount = saved(point.key).at(point.values)
-                return FusedOption(kernel.name, point.key.value_padding, limit.implementation, amount, limit.source)
         except (Illegal, ProgramError):
             continue
+        limit = _trainer(point, device)
+        if limit is not None:
+            return Training(kernel.name, point.key.value_padding, limit)
     return None
+
+
+def fused_options(
+    model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings
+) -> tuple[FusedOption, ...]:
+    """The fused kernels that can train this form on this device, each with what one block saves under it."""
+    found = (_saving(model, form, settings, each) for each in training_kernels(model, device, form, settings))
+    return tuple(option for option in found if option is not None)
+
+
+def _saving(model: ModelConfig, form: str, settings: PlanSettings, found: Training) -> FusedOption | None:
+    """None where the kernel trains these heads, but makes no program with the other settings."""
+    asked = settings.model_copy(update={"kernel": found.kernel, "value_padding": found.value_padding})
+    try:
+        point = resolve(model, form, asked)
+        amount = saved(point.key).at(point.values)
+    except (Illegal, ProgramError):
+        return None
+    return FusedOption(found.kernel, found.value_padding, found.implementation, amount, found.limit.source)
 
 
 def fused_way_out(model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings) -> str:

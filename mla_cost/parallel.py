@@ -7,15 +7,16 @@ splits), parallel_state.py (expert groups).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from mla_cost.errors import InputError, shown
 
 _LETTERS: Final = "EtmL"
 _LONGEST: Final = 100_000
+_MOST_PARTS: Final = 1024  # more are mostly empty: what a schedule costs to follow grows with the square of its chunks
 _WORDS: Final = (
     "E (embedding), t (transformer layer), m (MTP module), L (loss), | (next stage), (...)*n or x*n (repeat)"
 )
@@ -182,10 +183,12 @@ def schedule(parallel: Parallel, stage: int) -> Iterator[Step]:
 
 
 def busiest_passes(parallel: Parallel, stage: int) -> tuple[Pass, ...]:
-    """Every pass of the schedule but those beside which another, of the same chunk and direction, has as much kept.
+    """Passes of the schedule, in order, one of which is the worst moment of the stage whatever the chunks' bytes.
 
-    Whatever the chunks' bytes, the worst moment of the stage is in one of these. The schedule repeats itself between
-    warm-up and cool-down, so a few rounds of it hold every pass that many rounds hold (a test compares).
+    While the same chunks go forward and back, what is kept changes by as much at every pass, so that the most is at an
+    end of such a run; those beside which another of the same chunk and direction has as much kept are left out. The
+    schedule repeats itself between warm-up and cool-down, so a few rounds of it hold every pass that many rounds hold
+    (a test compares). Work does not grow with the micro-batches or their groups.
     """
     rounds = -(-2 * in_flight(parallel, stage) // (parallel.group * parallel.chunks)) + 2
     rest = parallel.micro_batches % parallel.group
@@ -198,9 +201,52 @@ def busiest_passes(parallel: Parallel, stage: int) -> tuple[Pass, ...]:
 @lru_cache(maxsize=4096)
 def _busiest(parallel: Parallel, stage: int) -> tuple[Pass, ...]:
     alike: dict[tuple[bool, int], dict[Pass, None]] = {}
-    for at in passes(parallel, stage):
+    for at in _ends(parallel, stage):
         alike.setdefault((at.forward, at.chunk), {})[at] = None
     return tuple(at for group in alike.values() for at in group if not any(_covers(other, at) for other in group))
+
+
+def _ends(parallel: Parallel, stage: int) -> Iterator[Pass]:
+    """The first and the last passes of every run, in order, as `passes` has them."""
+    held = [0] * parallel.chunks
+    for forward, backward, steps in _runs(parallel, stage):
+        for done in sorted({0, steps - 1}):
+            beside = _after(held, forward, backward, done)
+            if forward is not None:
+                yield Pass(True, forward, tuple(beside))
+            if backward is not None:
+                yield Pass(False, backward, tuple(_after(_after(beside, forward, None, 1), None, backward, 1)))
+        held = _after(held, forward, backward, steps)
+
+
+def _after(held: Sequence[int], forward: int | None, backward: int | None, steps: int) -> list[int]:
+    """What is kept after so many forwards of one chunk and backwards of another."""
+    return [kept + steps * ((at == forward) - (at == backward)) for at, kept in enumerate(held)]
+
+
+def _runs(parallel: Parallel, stage: int) -> Iterator[tuple[int | None, int | None, int]]:
+    """The chunk that goes forward, the one that goes back, and how many steps in a row they do; None in a ramp."""
+    ramp = in_flight(parallel, stage) - 1
+    visits, last = _visits(parallel), parallel.chunks - 1
+    forward = _starts([*visits, (None, ramp)])
+    backward = _starts([(None, ramp), *((last - chunk, steps) for chunk, steps in visits)])
+    places = sorted({*forward, *backward, parallel.micro_batches * parallel.chunks + ramp})
+    ahead = back = None
+    for start, end in pairwise(places):
+        ahead, back = forward.get(start, ahead), backward.get(start, back)
+        yield ahead, back, end - start
+
+
+def _visits(parallel: Parallel) -> list[tuple[int, int]]:
+    """(chunk, micro-batches in a row) of every visit forward: as `_order`, without naming micro-batches."""
+    m, g = parallel.micro_batches, parallel.group if parallel.chunks > 1 else parallel.micro_batches
+    return [(chunk, min(g, m - start)) for start in range(0, m, g) for chunk in range(parallel.chunks)]
+
+
+def _starts(visits: Sequence[tuple[int | None, int]]) -> dict[int, int | None]:
+    """The chunk at work by the step at which its visit starts."""
+    starts = accumulate((steps for _, steps in visits), initial=0)
+    return {start: chunk for start, (chunk, steps) in zip(starts, visits, strict=False) if steps}
 
 
 def passes(parallel: Parallel, stage: int) -> Iterator[Pass]:
@@ -455,7 +501,10 @@ def _uneven_way_out(parallel: Parallel, num_layers: int, field: str) -> str:
 def _layout_problems(parallel: Parallel, layout: str, shape: Shape) -> Iterator[Problem]:
     parts = parse_layout(layout)
     flat = "".join(parts)
-    if len(parts) % parallel.pp:
+    if len(parts) > _MOST_PARTS:
+        message = f"the layout has {len(parts):,} parts, and at most {_MOST_PARTS:,} are priced"
+        yield Problem("layout", message, "leave out parts without layers")
+    elif len(parts) % parallel.pp:
         message = f"the layout has {len(parts)} parts, which pp {parallel.pp} does not divide"
         yield Problem("layout", message, f"change pp to {_divisor_below(len(parts), parallel.pp)} or add parts")
     elif parallel.virtual_stages not in (1, len(parts) // parallel.pp):

@@ -115,7 +115,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
         communication=sent,
         flops=_flops(worst, chosen),
         compared_to_explicit=(),
-        verdict=verdict(model, device, chosen, point, worst.peak, worst.allowed) if device else None,
+        verdict=_told_verdict(model, device, chosen, costs) if device else None,
         notes=(*why, *PROFILES[settings.profile].notes, PARTS, *_stated_parts(costs), *_spread(settings)),
     )
 
@@ -164,13 +164,27 @@ def verdict(
 ) -> Verdict:
     """What a device says to the allocated peak of the worst stage, of which `allowed` is budgeted. Bytes."""
     groups = parallel_of(settings).communicators(experts=bool(model.num_routed_experts))
-    return fit.model_verdict(device, settings, point, peak, groups, allowed=allowed, reserved=bucket(settings))
+    reserved = bucket(settings)
+    return fit.model_verdict(model, device, settings, point, peak, groups=groups, allowed=allowed, reserved=reserved)
 
 
 def bucket(settings: PlanSettings) -> tuple[Basis, ...]:
     """What ZeRO-2 reserves for the gradients that it reduces next; nothing under other shardings."""
     amount = bucket_bytes(state_settings(settings))
     return (Basis(BUCKET, amount, f"budgeted: {BUCKET_SOURCE}"),) if amount else ()
+
+
+def _told_verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, costs: Sequence[Cost]) -> Verdict:
+    """That of the stage which a row is about, with what its reader has to know beside it."""
+    asked = told(costs, settings)
+    point = asked.costs[0].segments[-1].point
+    found = verdict(model, device, settings, point, asked.peak, asked.allowed)
+    worst = max(costs, key=lambda cost: cost.peak)
+    if found.status in {"fits", "tight"} and worst.peak > asked.peak:
+        other = verdict(model, device, settings.model_copy(update={"stage": worst.stage}), point, worst.peak)
+        if other.status == "oom":
+            found = found._replace(reason=f"{found.reason}; the plan does not fit: {other.reason}")
+    return fit.with_first_line(model, device, settings, point.form, found)
 
 
 def told(costs: Sequence[Cost], settings: PlanSettings) -> Cost:

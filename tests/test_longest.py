@@ -252,6 +252,28 @@ def test_the_model_scope_tells_a_layout_that_fits_where_the_one_asked_does_not()
     assert not fits(verdict(question, row, **fewer)) if fewer["dp"] else True
 
 
+def test_the_fewest_devices_say_what_they_do_to_a_step():
+    """Micro-batches stay as asked: 2 sequences x 4 micro-batches on dp 8 are 64 a step, and 8 on each of another dp."""
+    asked = {"micro_batch": 2, "micro_batches": 4, "sp": 1, "ep": 8, "dp": 8}
+    row = fit_of({**LITE, "device": "h100-80gb", "seq_len": 4096, **asked}, "explicit")
+    assert row.min_layout is not None
+    dp, pp = row.min_layout["dp"], row.min_layout["pp"]
+    assert (dp != 8, pp <= 4) == (True, True)
+    assert row.notes == (
+        f"fewest keeps micro_batches 4: with dp {dp} an optimizer step takes {8 * dp} sequences, and 64 as asked",
+    )
+
+
+def test_the_fewest_devices_say_where_a_pipeline_is_longer_than_its_micro_batches(cli):
+    row = fit_of({"scope": "model", "model": "deepseek-v3", "device": "h100-80gb", "seq_len": 32768}, "laga")
+    assert row.min_layout is not None
+    assert row.min_layout["pp"] == 32
+    said = "fewest has pp 32 and micro_batches 1: a stage keeps 1 at most; with 32 or more, the first keeps 32"
+    assert said in row.notes
+    _, out, _ = cli("--scope", "model", "--seq-len", "32768", "--device", "h100-80gb", "--form", "laga")
+    assert f"h100-80gb laga: {said}" in " ".join(out.split())
+
+
 # ---- what has no answer, and how it is said
 
 

@@ -429,6 +429,30 @@ def test_chunks_of_the_sequence_have_to_be_even():
     assert "the nearest sp below is 2, the nearest seq_len above is 4104" in row.verdict.reason
 
 
+CONTEXT: dict[str, Any] = {"profile": "megatron", "model": "moonlight-16b-a3b", "form": "explicit", "seq_len": 8192}
+
+
+@pytest.mark.parametrize("scheme", ["ring", "kv-all-gather"])
+@pytest.mark.parametrize(("sp", "tp", "dp"), [(32, 1, 8), (8, 4, 2)])
+def test_auto_finds_a_kernel_where_context_parallelism_goes_beyond_the_heads(scheme, sp, tp, dp):
+    """16 heads, of which Ulysses gives none to some ranks: the widths 192 and 128 alone decide which kernel trains."""
+    asked = {**CONTEXT, "scheme": scheme, "sp": sp, "tp": tp, "dp": dp, "ep": 8, "device": "h100-80gb"}
+    (row,) = mla_cost.plan(**asked, kernel="auto").results
+    (named,) = mla_cost.plan(**asked, kernel="flash").results
+    assert (row.kernel, row.scheme, row.verdict and row.verdict.status) == ("flash", scheme, "fits")
+    assert row.memory.allocated_peak_bytes == named.memory.allocated_peak_bytes
+    assert any("on h100-80gb kernel auto is flash" in note for note in row.notes)
+
+
+@pytest.mark.parametrize(("device", "status"), [(None, None), ("910b-64gb", "unsupported"), ("h100-80gb", "oom")])
+def test_auto_keeps_to_the_kernels_that_a_profile_runs(device, status):
+    """Also where no device says which trains, and where none of them does: numbers all the same."""
+    asked = {**CONTEXT, "sp": 1, "dp": 8, "ep": 8, "kernel": "auto"}
+    (row,) = mla_cost.plan(**asked, device=device or ()).results
+    assert (row.kernel, row.verdict and row.verdict.status) == ("flash", status)
+    assert row.memory.allocated_peak_bytes
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"profile": "megatron", "form": ("absorbed",)}, "no absorbed training path"),
     ({"profile": "megatron", "form": ("laga",)}, "no gather of the latent"),

@@ -292,6 +292,39 @@ def test_unaligned_heads_are_named_by_their_widths():
     assert "194/128-wide" in found.reason
 
 
+MODEL: dict[str, Any] = {"scope": "model", "model": "moonlight-16b-a3b", "seq_len": 8192, "sp": 1, "dp": 8, "ep": 8}
+
+
+@pytest.mark.parametrize("kernel", ["auto", "eager"])
+def test_that_a_form_has_no_fused_kernel_comes_first(kernel):
+    """AOTriton ends at 512-wide heads on the MI300X, where an absorbed key is 512 + 64 wide."""
+    first = "no fused kernel that we know of trains absorbed on mi300x; the worst stage "
+    found = verdict(**MODEL, form="absorbed", device="mi300x", kernel=kernel)
+    assert found.status == "oom"
+    assert found.reason.startswith(first)
+    for other in ({"form": "explicit", "device": "mi300x"}, {"form": "absorbed", "device": "h100-80gb"}):
+        assert "no fused kernel" not in verdict(**MODEL, **other, kernel=kernel).reason
+
+
+def test_unsupported_at_the_model_scope_names_the_way_out():
+    found = verdict(**MODEL, form="explicit", device="910b-64gb", kernel="flash")
+    assert found.status == "unsupported"
+    assert found.reason == (
+        "flash does not exist on 910b-64gb (910b); "
+        "what trains it here: npu-fusion with value_padding qk (npu_fusion_attention)"
+    )
+    assert verdict(**MODEL, form="explicit", device="910b-64gb", kernel="npu-fusion").status == "oom"
+
+
+def test_a_profile_without_the_kernel_that_trains_names_the_one_with_it():
+    found = verdict(**MODEL, form="explicit", device="910b-64gb", profile="megatron")
+    assert found.status == "unsupported"
+    assert found.reason.endswith(
+        "profile megatron runs flash only; on 910b-64gb use profile reference, where this trains it: "
+        "npu-fusion with value_padding qk (npu_fusion_attention)"
+    )
+
+
 SCORES = 2 * 16384 * 16384 * 16  # one S x S tensor of 16 heads in bf16
 
 

@@ -77,7 +77,9 @@ def plan(
     output: Annotated[
         str, typer.Option("--format", metavar="table|json|csv|markdown", help="How to print the answer.")
     ] = "table",
-    require_fit: Annotated[bool, typer.Option("--require-fit", help="Exit with 1 when no form fits.")] = False,
+    require_fit: Annotated[
+        bool, typer.Option("--require-fit", help="Exit with 1 when no form fits, on every stage.")
+    ] = False,
     levers: Annotated[
         bool, typer.Option("--levers", help="What each change would do, and the least that fits.")
     ] = False,
@@ -214,4 +216,11 @@ def _refused(answer: Any) -> str:
 
 
 def _fits(answer: Any) -> bool:
-    return any(row.verdict.status in {"fits", "tight"} for row in answer.results)
+    """Whether a form fits on every stage, also where one of them was asked for."""
+    fitting = (row for row in answer.results if row.verdict.status in {"fits", "tight"})
+    return any(_worst(row) + answer.inputs["other_memory"] <= row.verdict.usable_bytes for row in fitting)
+
+
+def _worst(row: Any) -> Any:
+    """The allocated peak of the stage that needs most. Bytes."""
+    return max(stage.allocated_peak_bytes for stage in row.memory.stages or (row.memory,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mla_cost import api, catalog, defaults
@@ -34,6 +34,7 @@ class Fit(NamedTuple):
     on the device; `illegal`, where no program exists. min_sp, min_devices: for target_seq_len tokens, None where
     nothing fits; min_layout: the degrees that take min_devices. required_bytes: at max_seq_len;
     next_required_bytes: at the next legal length, which does not fit (None: it is not asked or past exact numbers).
+    notes: what the fewest devices change beside their degrees.
     """
 
     form: str
@@ -52,6 +53,7 @@ class Fit(NamedTuple):
     next_required_bytes: int | None
     usable_bytes: int | None
     reason: str
+    notes: tuple[str, ...] = ()
 
 
 class Fits:
@@ -239,6 +241,7 @@ class _Search(NamedTuple):
             next_required_bytes=found.following,
             usable_bytes=found.usable,
             reason=found.reason,
+            notes=tuple(_batch(settings, layout)) if layout and settings.scope == "model" else (),
         )
 
     def step(self, sp: int) -> int:
@@ -302,6 +305,22 @@ def _degrees(settings: PlanSettings, layout: Layout) -> dict[str, Any]:
     """The settings that the layout takes; a layout string where its stages are not equal."""
     found: dict[str, Any] = {"tp": settings.tp, "sp": layout.sp, "pp": layout.pp, "ep": layout.ep, "dp": layout.dp}
     return found if layout.pipeline_layout is None else {**found, "pipeline_layout": layout.pipeline_layout}
+
+
+def _batch(settings: PlanSettings, layout: Layout) -> Iterator[str]:
+    """What the layout does to a step: its micro-batches, per data rank, stay as asked."""
+    times = settings.micro_batches
+    each = settings.micro_batch * times
+    if layout.dp != settings.dp:
+        yield (
+            f"fewest keeps micro_batches {times}: with dp {layout.dp} an optimizer step takes {each * layout.dp:,} "
+            f"sequences, and {each * settings.dp:,} as asked"
+        )
+    if layout.pp > times:
+        yield (
+            f"fewest has pp {layout.pp} and micro_batches {times}: a stage keeps {times} at most; with {layout.pp} or "
+            f"more, the first keeps {layout.pp}"
+        )
 
 
 def _fits(needs: Needs, settings: PlanSettings, free: int) -> bool:

@@ -65,7 +65,11 @@ def _heading(inputs: Mapping[str, Any]) -> Iterator[str]:
 
 def _columns(inputs: Mapping[str, Any]) -> str:
     target = f"{inputs['seq_len']:,}"
-    fewest = "with sp, pp, ep and dp chosen for it, tp as asked" if inputs["scope"] == "model" else "that share a block"
+    fewest = (
+        "with sp, pp, ep and dp chosen for it, tp and micro_batches as asked"
+        if inputs["scope"] == "model"
+        else "that share a block"
+    )
     return (
         f"longest: tokens in a sequence, all ranks together. least sp: for {target} tokens, all else as asked. fewest: "
         f"devices for {target} tokens, {fewest}."
@@ -107,6 +111,8 @@ def _notes(rows: list[Mapping[str, Any]]) -> Iterator[RenderableType]:
     for row in rows:
         if row["reason"] and row["limited_by"] != "max_seq_len":
             told.setdefault(row["reason"], []).append(f"{row['device']} {row['form']}")
+        for note in row["notes"]:
+            told.setdefault(note, []).append(f"{row['device']} {row['form']}")
     for reason, names in told.items():
         yield Text("")
         yield Text(f"{', '.join(names)}: {reason}")

@@ -18,7 +18,7 @@ WHAT = {
     "attention": "Changes of required memory and bytes sent in GiB, forward and backward; of flops in per cent. "
     f"{_REMAT}",
     "model": (
-        "Changes of required memory on the worst stage and of bytes sent in a step, in GiB; of flops in per cent (both "
+        "Changes of required memory on {} and of bytes sent in a step, in GiB; of flops in per cent (both "
         f"of the stage that has most). {_REMAT}"
     ),
 }
@@ -30,16 +30,19 @@ def levers_table(plan: Plan) -> Iterator[RenderableType]:
     if not rows:
         return
     yield Text("")
-    yield Text(WHAT[plan.inputs["scope"]], style="dim")
+    stage = plan.inputs["stage"]
+    where = "the worst stage" if stage is None else f"stage {stage}"
+    yield Text(WHAT[plan.inputs["scope"]].format(where), style="dim")
     for row in rows:
-        yield from _of(row)
+        yield from _of(row, "" if stage is None else f", {where}")
 
 
-def _of(row: Result) -> Iterator[RenderableType]:
+def _of(row: Result, where: str) -> Iterator[RenderableType]:
+    """where: the stage that they are of, if one was asked for."""
     verdict = row.verdict
     assert verdict is not None
     yield Text("")
-    head = Text(f"Levers of {row.form} on {row.device}, kernel {row.kernel}: ", style="bold")
+    head = Text(f"Levers of {row.form} on {row.device}, kernel {row.kernel}{where}: ", style="bold")
     yield head.append(verdict.status, STYLES[verdict.status])
     yield _table(lever for lever in verdict.levers if not lever.reason)
     refused = [lever for lever in verdict.levers if lever.reason]

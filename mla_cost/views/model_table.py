@@ -42,7 +42,7 @@ def model_table(plan: Plan, *, every_stage: bool = False) -> RenderableType:
         told = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and refused(r)]
         parts += [items(told)] if told else []
         priced = [result for result in results if result.memory.stages]
-        parts += list(_stages(priced, every_stage)) if priced else []
+        parts += list(_stages(priced, plan.inputs["stage"], every_stage)) if priced else []
     return Group(*parts, Text(""), *_small_print(plan))
 
 
@@ -89,8 +89,8 @@ def _worst(stages: Iterable[Stage]) -> Stage:
     return max(stages, key=lambda stage: stage.allocated_peak_bytes)
 
 
-def _stages(results: list[Result], every_stage: bool) -> Iterator[RenderableType]:
-    """Every stage under the form that needs least, since stages differ alike under all of them."""
+def _stages(results: list[Result], asked: int | None, every_stage: bool) -> Iterator[RenderableType]:
+    """Every stage under the form that needs least, since stages differ alike under all of them. asked: by --stage."""
     least = min(results, key=lambda result: result.memory.allocated_peak_bytes or 0)
     stages = least.memory.stages or ()
     yield Text("")
@@ -98,20 +98,22 @@ def _stages(results: list[Result], every_stage: bool) -> Iterator[RenderableType
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for name in ("stage", "layers", "in flight", "weights", "gradients", "optimizer", "kept", "working", "total"):
         table.add_column(name, justify="right", no_wrap=True)
-    for stage in _shown(stages):
+    for stage in _shown(stages, asked):
         table.add_row(*_stage(stage))
     yield table
     yield Text("")
-    yield from stage_bars(least, stages if len(stages) <= MOST or every_stage else _shown(stages))
+    yield from stage_bars(least, stages if len(stages) <= MOST or every_stage else _shown(stages, asked))
     yield Text("")
     yield Text(f"Worst moment: {_worst(stages).moment} on stage {_worst(stages).stage}")
+    if asked not in {None, _worst(stages).stage}:
+        yield Text(f"Worst moment of stage {asked}: {stages[asked or 0].moment}")
 
 
-def _shown(stages: tuple[Stage, ...]) -> list[Stage]:
-    """The first, the last and the worst where there are many."""
+def _shown(stages: tuple[Stage, ...], asked: int | None) -> list[Stage]:
+    """The first, the last, the worst and the one asked for where there are many."""
     if len(stages) <= 8:
         return list(stages)
-    wanted = {0, 1, len(stages) - 1, _worst(stages).stage}
+    wanted = {0, 1, len(stages) - 1, _worst(stages).stage, asked}
     return [stage for stage in stages if stage.stage in wanted]
 
 
