@@ -11,7 +11,7 @@ from mla_cost.config import DeviceConfig, ModelConfig, validated
 from mla_cost.cost import Key
 from mla_cost.errors import InputError
 from mla_cost.forms import ALIASES, FORMS
-from mla_cost.resolve import named
+from mla_cost.resolve import named, refuse_tensor_parallel
 from mla_cost.results import Plan, Result, Term
 from mla_cost.settings import PlanSettings
 
@@ -233,21 +233,6 @@ def _for_scope(settings: PlanSettings) -> PlanSettings:
         if getattr(settings, field) != PlanSettings.model_fields[field].default:
             raise InputError(f"{getattr(settings, field)} belongs to scope model", field=field, allowed="--scope model")
     return settings
-
-
-def refuse_tensor_parallel(settings: PlanSettings) -> None:
-    """Say of tensor parallelism that one block has none.
-
-    Raises:
-        InputError: where tp is above 1.
-
-    """
-    if settings.tp > 1:
-        raise InputError(
-            f"{settings.tp} belongs to scope model: one block has a rank's heads",
-            field="tp",
-            allowed="1 with sp to divide a sequence and dims.heads to divide heads, or scope model",
-        )
 
 
 def _rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:

@@ -294,3 +294,18 @@ def _padding(kernel: Kernel, shared: bool, wanted: str | None, values: Mapping[s
             "use value_padding none"
         )
     return padding
+
+
+def refuse_tensor_parallel(settings: PlanSettings) -> None:
+    """Say of tensor parallelism that one block has none.
+
+    Raises:
+        InputError: where tp is above 1.
+
+    """
+    if settings.tp > 1:
+        raise InputError(
+            f"{settings.tp} belongs to scope model: one block has a rank's heads",
+            field="tp",
+            allowed="1 with sp to divide a sequence and dims.heads to divide heads, or scope model",
+        )

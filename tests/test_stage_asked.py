@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import mla_cost
@@ -41,8 +43,14 @@ def test_a_stage_that_fits_does_not_make_the_plan_fit(capsys):
 
 
 def test_a_stage_of_a_plan_that_fits_says_no_more():
-    degrees = {"pp": 3, "sp": 1, "ep": 8, "dp": 8, "stage": 2}
-    asked = {"model": "deepseek-v2-lite", "device": "h100-80gb", "form": "explicit", "seq_len": 4096, "kernel": "flash"}
+    degrees: Any = {"pp": 3, "sp": 1, "ep": 8, "dp": 8, "stage": 2}
+    asked: Any = {
+        "model": "deepseek-v2-lite",
+        "device": "h100-80gb",
+        "form": "explicit",
+        "seq_len": 4096,
+        "kernel": "flash",
+    }
     (row,) = mla_cost.plan(**asked, **degrees).results
     assert row.verdict is not None
     assert row.verdict.status == "fits"

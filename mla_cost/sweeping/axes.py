@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 from mla_cost import catalog
-from mla_cost.api import refuse_tensor_parallel
 from mla_cost.composing.points import NUMBERS
 from mla_cost.config import AttentionDims, ModelConfig, validated
 from mla_cost.errors import InputError, nearest, shown
@@ -16,7 +15,7 @@ from mla_cost.fit import AUTO
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
 from mla_cost.planfile import assignments
-from mla_cost.resolve import named
+from mla_cost.resolve import named, refuse_tensor_parallel
 from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
 

@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost import catalog
-from mla_cost.api import refuse_tensor_parallel
 from mla_cost.arrays.matrices import Floats
 from mla_cost.config import DeviceConfig, ModelConfig, validated
 from mla_cost.errors import InputError
 from mla_cost.forms import FORMS
-from mla_cost.resolve import named
+from mla_cost.resolve import named, refuse_tensor_parallel
 from mla_cost.settings import PlanSettings
 from mla_cost.sweeping.axes import COUNTS, Axis
 
