@@ -118,6 +118,20 @@ class ModelConfig(BaseModel):
             raise ValueError(f"mla_layer_indices names layer {max(indices)}, num_layers is {self.num_layers}")
         return self
 
+    @model_validator(mode="after")
+    def _counts_agree(self) -> Self:
+        """A token chooses among the experts that there are, and the layers that are dense are among the layers."""
+        experts, chosen = self.num_routed_experts, self.num_experts_per_token
+        scored = (experts or 0) + (self.num_zero_experts or 0)
+        if experts and chosen is not None and chosen > scored:
+            what = f"a token cannot choose {chosen} of {scored} experts"
+            raise InputError(what, field="num_experts_per_token", allowed=f"0 to {scored}")
+        dense, layers = self.num_dense_layers, self.num_layers
+        if dense is not None and layers is not None and dense > layers:
+            what = f"{dense} dense layers are more than num_layers {layers}"
+            raise InputError(what, field="num_dense_layers", allowed=f"0 to {layers}")
+        return self
+
     def is_verified(self, field: str) -> bool:
         """Whether the fact `field` (a field of this class or of `dims`) was read in a published source."""
         return self.verified and field not in self.unverified_fields
@@ -272,13 +286,21 @@ def _input_error(
         case "extra_forbidden":
             return InputError("unknown key", nearest=nearest(path[-1], _keys_at(kind, path[:-1]), count=1), **details)
         case "value_error":
-            return InputError(str(first["ctx"]["error"]), **details)
+            return _rule_error(first["ctx"]["error"], details)
         case problem if problem in _LIMIT:
             key, words = _LIMIT[problem]
             allowed = words.format(first["ctx"][key])
             return InputError("out of range", value=first["input"], allowed=allowed, **details)
         case problem:
             return InputError(_SHOULD_BE.get(problem, first["msg"]), value=first["input"], **details)
+
+
+def _rule_error(broken: ValueError, details: Mapping[str, Any]) -> InputError:
+    """What a rule over several fields says; one that names the field to change is told there."""
+    if not isinstance(broken, InputError):
+        return InputError(str(broken), **details)
+    field = ".".join(part for part in (details["field"], broken.field) if part)
+    return InputError(broken.message, file=details["file"], field=field, allowed=broken.allowed)
 
 
 def _path_in(data: Any, location: tuple[int | str, ...]) -> list[str]:

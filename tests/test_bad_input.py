@@ -129,6 +129,14 @@ LINES = [
     ("plan --set dims.kv_lora_rank=99999999999", ["dims.kv_lora_rank", "at most 65536"]),
     ("plan --set dims.qk_rope_head_dim=63", ["dims.qk_rope_head_dim", "63", "multiple of 2"]),
     ("plan --set sp=1e3", ["sp", "whole number", "1000.0"]),
+    (
+        "plan --set facts.num_experts_per_token=257",
+        ["facts.num_experts_per_token: a token cannot choose 257 of 256 experts; allowed: 0 to 256"],
+    ),
+    (
+        "plan --set facts.num_dense_layers=62",
+        ["facts.num_dense_layers: 62 dense layers are more than num_layers 61; allowed: 0 to 61"],
+    ),
     # together
     ("plan --require-fit --device none", ["--require-fit", "device"]),
     ("plan --form absorbed --kernel flash", ["absorbed", "flash", "mem-efficient"]),
