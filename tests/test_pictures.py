@@ -148,12 +148,16 @@ def test_a_file_of_another_kind_is_refused(capsys, tmp_path):
     assert "allowed: .png, .svg" in printed(capsys, "--plot", str(tmp_path / "memory.gif"), code=2)
 
 
-def test_a_folder_that_is_not_there_is_refused(capsys, tmp_path):
-    pytest.importorskip("matplotlib")
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", "--form", "laga", "--plot", str(tmp_path / "no" / "memory.png")])
-    assert ended.value.code == 2
-    assert "cannot write it: No such file or directory" in capsys.readouterr().err
+def test_a_folder_that_is_not_there_is_refused_before_the_table(capsys, tmp_path):
+    (tmp_path / "folder.png").mkdir()
+    for path, words in ((tmp_path / "no" / "memory.png", "no such folder"), (tmp_path / "folder.png", "a folder")):
+        with pytest.raises(SystemExit) as ended:
+            main(["plan", "--form", "laga", "--plot", str(path)])
+        assert ended.value.code == 2
+        found = capsys.readouterr()
+        assert found.out == ""
+        assert f"{path}: cannot write it: " in found.err
+        assert words in found.err
 
 
 def test_without_matplotlib_the_extra_is_named(capsys, monkeypatch, tmp_path):

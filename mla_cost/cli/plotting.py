@@ -13,14 +13,18 @@ from mla_cost.views.memory import Timeline, draw_model, draw_timelines
 
 
 def check(path: Path) -> None:
-    """Whether a picture can be drawn into that file.
+    """Whether a picture can be drawn into that file, asked before anything is printed.
 
     Raises:
-        InputError: a name that does not say what it shall be, or no matplotlib.
+        InputError: a name that does not say what it shall be, a folder that is not there, or no matplotlib.
 
     """
     if path.suffix.lower() not in {".png", ".svg"}:
         raise InputError("the file name must say what it shall be", file=str(path), allowed=".png, .svg")
+    if not path.parent.is_dir():
+        raise InputError("cannot write it: no such folder", file=str(path), allowed="a file in a folder that exists")
+    if path.is_dir():
+        raise InputError("cannot write it: it is a folder", file=str(path), allowed="a file in a folder that exists")
     extra("matplotlib", "plot")
 
 
