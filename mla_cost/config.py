@@ -4,7 +4,7 @@ The bounds are far above any published model; they exist so that the exact integ
 Few pydantic classes on purpose: building one costs start-up time on every command.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -255,6 +255,8 @@ _LIMIT: Final = {
     "less_than_equal": ("le", "at most {}"),
     "less_than": ("lt", "less than {}"),
     "multiple_of": ("multiple_of", "a multiple of {}, from 0 up"),
+    "string_too_short": ("min_length", "text of at least {} character"),
+    "string_too_long": ("max_length", "text of at most {} characters"),
     "literal_error": ("expected", "{}"),
 }
 
@@ -277,22 +279,34 @@ def _tuples(value: Any) -> Any:
 def _input_error(
     error: ValidationError, kind: type[BaseModel], data: Mapping[str, Any], file: str | None, prefix: str
 ) -> InputError:
-    first = error.errors(include_url=False)[0]
+    first, *further = error.errors(include_url=False)
     path = _path_in(data, first["loc"])
+    words = _words_beside(path, data, further)
     details: dict[str, Any] = {"file": file, "field": ".".join([*([prefix] if prefix else []), *path]) or None}
     match first["type"]:
         case "missing":
             return InputError("this key is missing", **details)
         case "extra_forbidden":
-            return InputError("unknown key", nearest=nearest(path[-1], _keys_at(kind, path[:-1]), count=1), **details)
+            keys = _keys_at(kind, path[:-1])
+            meant = nearest(path[-1], keys, count=1)
+            return InputError("unknown key", nearest=meant, allowed=None if meant else ", ".join(keys), **details)
         case "value_error":
             return _rule_error(first["ctx"]["error"], details)
         case problem if problem in _LIMIT:
-            key, words = _LIMIT[problem]
-            allowed = words.format(first["ctx"][key])
+            key, limit = _LIMIT[problem]
+            allowed = limit.format(first["ctx"][key]) + words
             return InputError("out of range", value=first["input"], allowed=allowed, **details)
         case problem:
-            return InputError(_SHOULD_BE.get(problem, first["msg"]), value=first["input"], **details)
+            return InputError(_SHOULD_BE.get(problem, first["msg"]) + words, value=first["input"], **details)
+
+
+def _words_beside(path: list[str], data: Mapping[str, Any], further: Iterable[Any]) -> str:
+    """The words that a field takes beside what its first complaint asks for, as ` or 'worst'`; empty where none."""
+    return "".join(
+        f" or {complaint['ctx']['expected']}"
+        for complaint in further
+        if complaint["type"] == "literal_error" and _path_in(data, complaint["loc"]) == path
+    )
 
 
 def _rule_error(broken: ValueError, details: Mapping[str, Any]) -> InputError:

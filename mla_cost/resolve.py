@@ -140,7 +140,7 @@ def _policy(wanted: str, profile: Profile) -> str:
             others = [other for other, declared in PROFILES.items() if name in declared.recomputes]
             allowed = f"{', '.join(POLICIES)}, or profile {' or '.join(others)}"
             raise InputError(f"remat {name} belongs to profile {' or '.join(others)}", field="remat", allowed=allowed)
-        named("remat", name, POLICIES)
+        named("remat", name, {**POLICIES, **dict.fromkeys(profile.recomputes)})
     for first, second in TOGETHER:
         if first in names and second in names:
             raise Illegal(f"remat {first} and {second} are not priced together yet; use one of them")

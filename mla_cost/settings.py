@@ -77,7 +77,7 @@ class PlanSettings(BaseModel):
     mask: Literal["none", "tensor"] = "none"
     norm: Literal["fused", "composite"] = "fused"
     causal: bool = True
-    remat: Annotated[str, Field(min_length=1, max_length=200)] = "none"
+    remat: Annotated[str, Field(max_length=200)] = "none"
     profile: Literal["reference", "megatron"] = "reference"
     dispatcher: Literal["alltoall", "deepep", "hybridep"] = "alltoall"
     shared_overlap: Literal["off", "on"] = "off"
