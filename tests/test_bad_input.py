@@ -155,6 +155,11 @@ LINES = [
         "plan --remat bogus --profile megatron --kernel flash --form explicit --device h100-80gb",
         ["unknown remat 'bogus'; allowed: none, full, core_attn, mlp, moe, shared_experts, mla_up_proj, layernorm, "],
     ),
+    ("plan --kernel flsh --form explicit", ["unknown kernel 'flsh'; allowed: auto, eager, ", "did you mean flash?"]),
+    (
+        "plan --form explicit --pp 2 --set pipeline_layout=Exyz",
+        ["pipeline_layout: 'Exyz': at character 2, 'x': nothing of that name goes into a stage; allowed: E"],
+    ),
     # together
     ("plan --require-fit --device none", ["--require-fit", "device"]),
     ("plan --form absorbed --kernel flash", ["absorbed", "flash", "mem-efficient"]),
