@@ -278,6 +278,6 @@ PROFILE = Profile(
             "profile megatron prices what Megatron-Core with Transformer Engine keeps, read in their sources and not "
             "run here (docs/megatron.md)"
         ),
-        "the total holds buffers that stand for the whole run: see the breakdown in --format json",
+        "buffers stand for the whole run: --explain-term standing lists them",
     ),
 )
