@@ -28,6 +28,7 @@ COLUMNS = (
     "in flight. working: {}. sent: wire bytes of one optimizer step, all axes."
 )
 WORKING = "the micro-batch at its peak"
+IN_STEP = " (with none in flight, the fp32 gradients that the optimizer step makes)"
 WIDE = ("stage", "layers", "in flight", "weights", "gradients", "optimizer", "kept", "working", "total")
 NARROW = ("stage", "layers", "flight", "weights", "grads", "optim.", "kept", "working", "buffers", "total")
 BUFFERS = ". buffers: what stays for the whole run"
@@ -52,7 +53,9 @@ def model_table(plan: Plan, *, every_stage: bool = False) -> RenderableType:
 
 def _columns(plan: Plan) -> str:
     told = [result.memory.stages[result.settings["stage"]] for result in plan.results if result.memory.stages]
-    return COLUMNS.format(_which(plan), WORKING + (BUFFERS if _with_buffers(told) else ""))
+    stages = [stage for result in plan.results for stage in result.memory.stages or ()]
+    words = WORKING + (IN_STEP if not all(any(stage.in_flight) for stage in stages) else "")
+    return COLUMNS.format(_which(plan), words + (BUFFERS if _with_buffers(told) else ""))
 
 
 def _buffers(stage: Stage) -> int:
