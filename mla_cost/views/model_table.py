@@ -77,12 +77,13 @@ def _which(plan: Plan) -> str:
 def _heading(plan: Plan) -> str:
     inputs = plan.inputs
     world = inputs["pp"] * inputs["tp"] * inputs["sp"] * inputs["dp"]
+    ranks = f"{world} ranks" if world > 1 else "1 rank"
     axes = ("tp", "sp", "pp", "ep", "dp") if inputs["etp"] == 1 else ("tp", "sp", "pp", "ep", "etp", "dp")
     degrees = ", ".join(f"{axis} {inputs[axis]}" for axis in axes)
     batch = f"micro-batch {inputs['micro_batch']} x {inputs['micro_batches']}"
     return (
         f"{inputs['model_title']}, the whole model: {inputs['seq_len']:,} tokens, {batch}, {inputs['dtype']}\n"
-        f"{world} ranks: {degrees}; optimizer {inputs['sharding']}, gradients {inputs['gradient_dtype']}, "
+        f"{ranks}: {degrees}; optimizer {inputs['sharding']}, gradients {inputs['gradient_dtype']}, "
         f"recomputation {inputs['remat']}{other_memory(plan)}"
     )
 
