@@ -64,3 +64,29 @@ def test_a_reason_that_wraps_stays_under_its_name(plan):
     assert len(told) > 4
     assert all(row.startswith("  ") for row in told)
     assert any(row.startswith("  micro_batches 8 -> 16") for row in told)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", ""),
+        ("--profile megatron", "also set: profile megatron"),
+        ("--set imbalance_percent=worst", "also set: imbalance_percent worst"),
+        ("--set cross_entropy=fused --set moment_dtype=bf16", "also set: moment_dtype bf16, cross_entropy fused"),
+        ("--scheme kv-gather --sp 2 --dp 4 --kernel eager", "also set: scheme kv-gather"),
+        (
+            "--pp 3 --micro-batches 6 --set virtual_stages=3 --set micro_batch_group=6",
+            "also set: virtual_stages 3, micro_batch_group 6",
+        ),
+        (
+            "--set dims.heads=8 --set facts.num_dense_layers=2 --reserve NCCL\tbuffers=1GiB",
+            "also set: reserve.NCCL buffers 1.00 GiB, dims.heads 8, facts.num_dense_layers 2",
+        ),
+    ],
+)
+def test_the_heading_tells_what_is_not_the_default(capsys, line, said):
+    arguments = [part.replace("\t", " ") for part in line.split(" ") if part]
+    with pytest.raises(SystemExit):
+        main(["plan", "moonlight-8-h100", "--form", "explicit", *arguments])
+    heading = capsys.readouterr().out.partition("GiB on one rank")[0]
+    assert " ".join("".join(heading.partition("also set")[1:]).split()) == said

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -21,7 +22,7 @@ from mla_cost.views.parts import (
     reserve_line,
     verdict_text,
 )
-from mla_cost.views.units import gib
+from mla_cost.views.units import gib, readable
 
 COLUMNS = (
     "GiB on one rank of {}. states: weights, gradients, optimizer. kept: activations of the micro-batches "
@@ -29,6 +30,14 @@ COLUMNS = (
 )
 WORKING = "the micro-batch at its peak"
 IN_STEP = " (with none in flight, the fp32 gradients that the optimizer step makes)"
+# settings that the heading tells whatever they are
+TOLD = frozenset(
+    (
+        *("scope", "stage", "seq_len", "micro_batch", "micro_batches", "dtype", "other_memory"),
+        *("tp", "sp", "pp", "ep", "etp", "dp", "sharding", "gradient_dtype", "remat"),
+    )
+)
+LONGEST = 60  # characters of a value
 WIDE = ("stage", "layers", "in flight", "weights", "gradients", "optimizer", "kept", "working", "total")
 NARROW = ("stage", "layers", "flight", "weights", "grads", "optim.", "kept", "working", "buffers", "total")
 BUFFERS = ". buffers: what stays for the whole run"
@@ -84,8 +93,21 @@ def _heading(plan: Plan) -> str:
     return (
         f"{inputs['model_title']}, the whole model: {inputs['seq_len']:,} tokens, {batch}, {inputs['dtype']}\n"
         f"{ranks}: {degrees}; optimizer {inputs['sharding']}, gradients {inputs['gradient_dtype']}, "
-        f"recomputation {inputs['remat']}{other_memory(plan)}"
+        f"recomputation {inputs['remat']}{other_memory(plan)}{_also(inputs['changed'])}"
     )
+
+
+def _also(changed: Mapping[str, Any]) -> str:
+    """A line of settings that are not the default's and that nothing else in the heading tells; empty where none."""
+    told = [f"{name} {_value(name, value)}" for name, value in changed.items() if name not in TOLD]
+    return f"\nalso set: {', '.join(told)}" if told else ""
+
+
+def _value(name: str, value: Any) -> str:
+    if name.startswith("reserve."):
+        return readable(value)
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _forms(results: Sequence[Result]) -> Table:
