@@ -399,11 +399,18 @@ def _schedule(parallel: Parallel) -> Iterator[Problem]:
 
 def _pipeline(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
     if parallel.layout is not None:
+        yield from _ends_beside_a_layout(parallel)
         yield from _layout_problems(parallel, parallel.layout, shape)
     elif parallel.first_layers is None and parallel.last_layers is None:
         yield from _even_problems(parallel, shape)
     else:
         yield from _uneven_problems(parallel, shape)
+
+
+def _ends_beside_a_layout(parallel: Parallel) -> Iterator[Problem]:
+    for end, layers in _stated_layers(parallel).items():
+        message = f"{end}_layers is {layers}, but {_LAYOUT} says what every stage holds"
+        yield Problem(f"{end}_layers", message, f"leave {end}_layers or {_LAYOUT} out")
 
 
 def _even_problems(parallel: Parallel, shape: Shape) -> Iterator[Problem]:

@@ -193,7 +193,8 @@ class Profile(NamedTuple):
     train, each with the reason and the way out. fixed: settings that its code leaves no choice in. needs: dims that may
     not be absent, with the reason. recomputes: policies without output that its texts have pieces for. losses: the
     values of cross_entropy that its head knows. allowances: budgeted beside what its programs count. staging: by
-    dispatcher, what lies outside torch. notes: told with every answer.
+    dispatcher, what lies outside torch. shardings: its own ways to share optimizer states, any where empty. notes: told
+    with every answer.
     """
 
     name: str
@@ -209,6 +210,7 @@ class Profile(NamedTuple):
     losses: tuple[str, ...] = ("native",)
     allowances: tuple[Allowance, ...] = ()
     staging: Mapping[str, Staging] = MappingProxyType({})
+    shardings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def pieces(self, layer: str) -> Mapping[str, Piece]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from mla_cost import fit
+from mla_cost import fit, ignored
 from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.cost import Key
 from mla_cost.engine import DTYPE_BYTES
@@ -106,7 +106,14 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
         flops=_flops(worst, chosen),
         compared_to_explicit=(),
         verdict=verdict(model, device, chosen, point, worst.peak, worst.allowed) if device else None,
-        notes=(*why, *PROFILES[settings.profile].notes, PARTS, *_stated_parts(costs), *_spread(settings)),
+        notes=(
+            *why,
+            *PROFILES[settings.profile].notes,
+            PARTS,
+            *_stated_parts(costs),
+            *_spread(settings),
+            *ignored.notes(model, chosen, point.kernel),
+        ),
     )
 
 

@@ -196,6 +196,12 @@ def test_layout_errors_quote_the_text_and_the_place(text: str, said: str) -> Non
         ({"layout": "tE*1|(tt|)*5tt|tmL"}, {}, "write one E, before all else"),
         ({"layout": "Et*2|(tt|)*5m|ttL"}, {}, "write every t before the first m"),
         ({"layout": "Et*14|m||||||L"}, {}, "write every m in one of the last 4 parts"),
+        (
+            {"first_layers": 3},
+            {},
+            "first_layers is 3, but pipeline_layout says what every stage holds; leave first_layers or ",
+        ),
+        ({"last_layers": 3}, {}, "last_layers is 3, but pipeline_layout says what every stage holds"),
         ({"dp": 0}, {}, "dp is 0; change dp to 1 or more"),
         ({}, {"down_widths": (577,)}, "down-projection's width (577) is not divisible by tp (2); change tp to 1"),
         ({}, {"num_experts": 0}, "ep is 16, but the model has no routed experts; change ep to 1"),

@@ -272,6 +272,7 @@ PROFILE = Profile(
         Allowance("cuBLAS workspace", 32 * 2**20 + 1024, _CUBLAS),
         Allowance("cuBLAS workspaces of the grouped products", 4 * (32 * 2**20 + 1024), _CUBLAS, with_experts=True),
     ),
+    shardings=("ddp", "distributed"),
     staging={"deepep": Staging(deepep_buffers, _DEEPEP), "hybridep": Staging(hybridep_buffers, _HYBRIDEP)},
     notes=(
         (
