@@ -260,11 +260,27 @@ def _inputs(settings: PlanSettings, model: ModelConfig, devices: Sequence[Device
     inputs["model_title"] = model.title
     inputs["num_layers"] = model.num_layers
     inputs["num_mla_layers"] = model.num_mla_layers
+    inputs["changed"] = _changed(settings)
     inputs["devices"] = {
         device.name: {"title": device.title, "softmax_workspace": fit.softmax_workspace_words(device)}
         for device in devices
     }
     return inputs
+
+
+def _changed(settings: PlanSettings) -> dict[str, Any]:
+    """Every setting that is not the default's, by the name that --set gives it; a mapping key by key.
+
+    Model, devices and forms are what is asked about, and have keys of their own.
+    """
+    names = [name for name in PlanSettings.model_fields if name not in {"model", "device", "form"}]
+    given = {name: getattr(settings, name) for name in names}
+    found = {name: given[name] for name in names if given[name] != PlanSettings.model_fields[name].default}
+    if found.get("kernel") == fit.AUTO:  # the model scope's own default
+        del found["kernel"]
+    plain = {name: value for name, value in found.items() if not isinstance(value, dict)}
+    mappings = [(name, each) for name, each in found.items() if isinstance(each, dict)]
+    return plain | {f"{name}.{key}": value for name, each in mappings for key, value in each.items()}
 
 
 def formula(

@@ -165,6 +165,10 @@ def _unknown(asked: str, kinds: list[Kind]) -> InputError:
     lists = " and ".join(f"`mla-cost {kind}`" for kind in kinds)
     what = " or ".join(kind[:-1] for kind in kinds)
     allowed = f"the names that {lists} list{'s' if len(kinds) == 1 else ''}, or the path of a file"
+    if normalised(asked) in plan_names():
+        plan = normalised(asked)
+        way_out = f"`mla-cost plan {plan}`, in Python mla_cost.plan(**mla_cost.plan_file({plan!r}))"
+        return InputError(f"{shown(asked)} is a ready plan and no {what}", allowed=f"{allowed}; for the plan {way_out}")
     return InputError(f"unknown {what} {shown(asked)}", allowed=allowed, nearest=_meant(normalised(asked), names))
 
 

@@ -203,7 +203,9 @@ def _pipeline(model: ModelConfig, settings: PlanSettings) -> Change:
         return change
     if pp * chunks > layers:
         return change._replace(update={**change.update, "pipeline_layout": None})
-    return change._replace(update={**change.update, "pipeline_layout": even_layout(layers, model, pp * chunks)})
+    ends = {name: None for name in ("first_layers", "last_layers") if getattr(settings, name) is not None}
+    layout = even_layout(layers, model, pp * chunks)
+    return change._replace(update={**change.update, **ends, "pipeline_layout": layout})
 
 
 def even_layout(num_layers: int, model: ModelConfig, parts: int) -> str:

@@ -4,7 +4,7 @@ The bounds are far above any published model; they exist so that the exact integ
 Few pydantic classes on purpose: building one costs start-up time on every command.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -116,6 +116,20 @@ class ModelConfig(BaseModel):
             raise ValueError(f"mla_layer_indices lists {len(indices)} layers, num_mla_layers is {count}")
         if indices and self.num_layers is not None and max(indices) >= self.num_layers:
             raise ValueError(f"mla_layer_indices names layer {max(indices)}, num_layers is {self.num_layers}")
+        return self
+
+    @model_validator(mode="after")
+    def _counts_agree(self) -> Self:
+        """A token chooses among the experts that there are, and the layers that are dense are among the layers."""
+        experts, chosen = self.num_routed_experts, self.num_experts_per_token
+        scored = (experts or 0) + (self.num_zero_experts or 0)
+        if experts and chosen is not None and chosen > scored:
+            what = f"a token cannot choose {chosen} of {scored} experts"
+            raise InputError(what, field="num_experts_per_token", allowed=f"0 to {scored}")
+        dense, layers = self.num_dense_layers, self.num_layers
+        if dense is not None and layers is not None and dense > layers:
+            what = f"{dense} dense layers are more than num_layers {layers}"
+            raise InputError(what, field="num_dense_layers", allowed=f"0 to {layers}")
         return self
 
     def is_verified(self, field: str) -> bool:
@@ -241,6 +255,8 @@ _LIMIT: Final = {
     "less_than_equal": ("le", "at most {}"),
     "less_than": ("lt", "less than {}"),
     "multiple_of": ("multiple_of", "a multiple of {}, from 0 up"),
+    "string_too_short": ("min_length", "text of at least {} character"),
+    "string_too_long": ("max_length", "text of at most {} characters"),
     "literal_error": ("expected", "{}"),
 }
 
@@ -263,22 +279,42 @@ def _tuples(value: Any) -> Any:
 def _input_error(
     error: ValidationError, kind: type[BaseModel], data: Mapping[str, Any], file: str | None, prefix: str
 ) -> InputError:
-    first = error.errors(include_url=False)[0]
+    first, *further = error.errors(include_url=False)
     path = _path_in(data, first["loc"])
+    words = _words_beside(path, data, further)
     details: dict[str, Any] = {"file": file, "field": ".".join([*([prefix] if prefix else []), *path]) or None}
     match first["type"]:
         case "missing":
             return InputError("this key is missing", **details)
         case "extra_forbidden":
-            return InputError("unknown key", nearest=nearest(path[-1], _keys_at(kind, path[:-1]), count=1), **details)
+            keys = _keys_at(kind, path[:-1])
+            meant = nearest(path[-1], keys, count=1)
+            return InputError("unknown key", nearest=meant, allowed=None if meant else ", ".join(keys), **details)
         case "value_error":
-            return InputError(str(first["ctx"]["error"]), **details)
+            return _rule_error(first["ctx"]["error"], details)
         case problem if problem in _LIMIT:
-            key, words = _LIMIT[problem]
-            allowed = words.format(first["ctx"][key])
+            key, limit = _LIMIT[problem]
+            allowed = limit.format(first["ctx"][key]) + words
             return InputError("out of range", value=first["input"], allowed=allowed, **details)
         case problem:
-            return InputError(_SHOULD_BE.get(problem, first["msg"]), value=first["input"], **details)
+            return InputError(_SHOULD_BE.get(problem, first["msg"]) + words, value=first["input"], **details)
+
+
+def _words_beside(path: list[str], data: Mapping[str, Any], further: Iterable[Any]) -> str:
+    """The words that a field takes beside what its first complaint asks for, as ` or 'worst'`; empty where none."""
+    return "".join(
+        f" or {complaint['ctx']['expected']}"
+        for complaint in further
+        if complaint["type"] == "literal_error" and _path_in(data, complaint["loc"]) == path
+    )
+
+
+def _rule_error(broken: ValueError, details: Mapping[str, Any]) -> InputError:
+    """What a rule over several fields says; one that names the field to change is told there."""
+    if not isinstance(broken, InputError):
+        return InputError(str(broken), **details)
+    field = ".".join(part for part in (details["field"], broken.field) if part)
+    return InputError(broken.message, file=details["file"], field=field, allowed=broken.allowed)
 
 
 def _path_in(data: Any, location: tuple[int | str, ...]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from mla_cost.errors import InputError, shown
 
+_LAYOUT: Final = "pipeline_layout"  # the setting, as a plan spells it
 _LETTERS: Final = "EtmL"
 _LONGEST: Final = 100_000
 _MOST_PARTS: Final = 1024  # more are mostly empty: what a schedule costs to follow grows with the square of its chunks
@@ -348,7 +349,7 @@ def _times(text: str, place: int, *, grouped: bool) -> tuple[int, int]:
 
 def _bad(text: str, place: int, what: str) -> InputError:
     here = f"character {place + 1}, {shown(text[place])}" if place < len(text) else "its end"
-    return InputError(f"layout {shown(text)}: at {here}: {what}", field="layout", allowed=_WORDS)
+    return InputError(f"{shown(text)}: at {here}: {what}", field=_LAYOUT, allowed=_WORDS)
 
 
 def _positive(parallel: Parallel) -> Iterator[Problem]:
@@ -444,11 +445,18 @@ def _schedule(parallel: Parallel) -> Iterator[Problem]:
 
 def _pipeline(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
     if parallel.layout is not None:
+        yield from _ends_beside_a_layout(parallel)
         yield from _layout_problems(parallel, parallel.layout, shape)
     elif parallel.first_layers is None and parallel.last_layers is None:
         yield from _even_problems(parallel, shape)
     else:
         yield from _uneven_problems(parallel, shape)
+
+
+def _ends_beside_a_layout(parallel: Parallel) -> Iterator[Problem]:
+    for end, layers in _stated_layers(parallel).items():
+        message = f"{end}_layers is {layers}, but {_LAYOUT} says what every stage holds"
+        yield Problem(f"{end}_layers", message, f"leave {end}_layers or {_LAYOUT} out")
 
 
 def _even_problems(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
@@ -495,47 +503,47 @@ def _uneven_way_out(parallel: Parallel, num_layers: int, field: str) -> str:
     now = getattr(parallel, field)
     near = sorted(range(1, num_layers + 1), key=lambda layers: abs(layers - now))
     fits = next((layers for layers in near if _uneven_fits(changed(layers), num_layers)), None)
-    return "state a layout" if fits is None else f"change {field} to {fits}"
+    return "state a pipeline_layout" if fits is None else f"change {field} to {fits}"
 
 
 def _layout_problems(parallel: Parallel, layout: str, shape: Shape) -> Iterator[Problem]:
     parts = parse_layout(layout)
     flat = "".join(parts)
     if len(parts) > _MOST_PARTS:
-        message = f"the layout has {len(parts):,} parts, and at most {_MOST_PARTS:,} are priced"
-        yield Problem("layout", message, "leave out parts without layers")
+        message = f"{_LAYOUT} has {len(parts):,} parts, and at most {_MOST_PARTS:,} are priced"
+        yield Problem(_LAYOUT, message, "leave out parts without layers")
     elif len(parts) % parallel.pp:
-        message = f"the layout has {len(parts)} parts, which pp {parallel.pp} does not divide"
-        yield Problem("layout", message, f"change pp to {_divisor_below(len(parts), parallel.pp)} or add parts")
+        message = f"{_LAYOUT} has {len(parts)} parts, which pp {parallel.pp} does not divide"
+        yield Problem(_LAYOUT, message, f"change pp to {_divisor_below(len(parts), parallel.pp)} or add parts")
     elif parallel.virtual_stages not in (1, len(parts) // parallel.pp):
-        message = f"the layout has {len(parts)} parts, pp {parallel.pp} x virtual_stages {parallel.virtual_stages}"
+        message = f"{_LAYOUT} has {len(parts)} parts, pp {parallel.pp} x virtual_stages {parallel.virtual_stages}"
         message += f" are {parallel.pp * parallel.virtual_stages}"
         yield Problem("virtual_stages", message, f"change virtual_stages to {len(parts) // parallel.pp}")
     elif flat.count("t") != shape.num_layers:
-        message = f"the layout has {flat.count('t')} t, the model {shape.num_layers} layers"
-        yield Problem("layout", message, f"write {shape.num_layers} t")
+        message = f"{_LAYOUT} has {flat.count('t')} t, the model {shape.num_layers} layers"
+        yield Problem(_LAYOUT, message, f"write {shape.num_layers} t")
     elif flat.count("m") != shape.num_mtp:
-        message = f"the layout has {flat.count('m')} m, the model {shape.num_mtp} MTP modules"
-        yield Problem("layout", message, f"write {shape.num_mtp} m")
+        message = f"{_LAYOUT} has {flat.count('m')} m, the model {shape.num_mtp} MTP modules"
+        yield Problem(_LAYOUT, message, f"write {shape.num_mtp} m")
     else:
         yield from _order_problems(parallel, parts, flat)
 
 
 def _order_problems(parallel: Parallel, parts: tuple[str, ...], flat: str) -> Iterator[Problem]:
     if flat.count("E") != 1 or not flat.startswith("E"):
-        yield Problem("layout", "the embedding is not the first of the layout", "write one E, before all else")
+        yield Problem(_LAYOUT, f"the embedding is not the first of {_LAYOUT}", "write one E, before all else")
     elif flat.count("L") != 1 or not flat.endswith("L"):
-        yield Problem("layout", "the loss is not the last of the layout", "write one L, after all else")
+        yield Problem(_LAYOUT, f"the loss is not the last of {_LAYOUT}", "write one L, after all else")
     elif "t" in flat.partition("m")[2]:
-        yield Problem("layout", "a transformer layer follows an MTP module", "write every t before the first m")
+        yield Problem(_LAYOUT, "a transformer layer follows an MTP module", "write every t before the first m")
     else:
         held = [index for index, part in enumerate(parts) if "m" in part]
         earlier = len(parts) - parallel.pp
         if len(held) > 1:
-            yield Problem("layout", "MTP modules are in several parts", "write every m in the same part")
+            yield Problem(_LAYOUT, "MTP modules are in several parts", "write every m in the same part")
         elif held and held[0] < earlier:
             way_out = f"write every m in one of the last {parallel.pp} parts"
-            yield Problem("layout", "MTP modules are not in the last virtual stage of their rank", way_out)
+            yield Problem(_LAYOUT, "MTP modules are not in the last virtual stage of their rank", way_out)
 
 
 def _divides(field: str, by: int, what: str, size: int) -> Iterator[Problem]:

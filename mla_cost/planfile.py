@@ -70,7 +70,19 @@ def settings(
     for name in _NAMES:
         if name in data:
             data[name] = _as_names(name, data[name])
-    return validated(PlanSettings, data, file=str(file) if file is not None else None)
+    try:
+        return validated(PlanSettings, data, file=str(file) if file is not None else None)
+    except InputError as error:
+        stated = [*(name for name, value in flags.items() if value is not None), *assigned, *reserve]
+        raise _blamed(error, stated) from None
+
+
+def _blamed(error: InputError, stated: Iterable[str]) -> InputError:
+    """The error without the plan file where the command line stated the field over it."""
+    field = error.field or ""
+    if not any(field == path or field.startswith(f"{path}.") for path in stated):
+        return error
+    return InputError(error.message, field=error.field, value=error.value, allowed=error.allowed, nearest=error.nearest)
 
 
 def plan_file(plan: str | os.PathLike[str]) -> dict[str, Any]:

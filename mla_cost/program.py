@@ -194,7 +194,8 @@ class Profile(NamedTuple):
     not be absent, with the reason. recomputes: policies without output that its texts have pieces for. losses: the
     values of cross_entropy that its head knows. allowances: budgeted beside what its programs count. staging: by
     dispatcher, what lies outside torch. splits_joined: a module that predicts further ahead has its projection over tp,
-    and not whole on each rank. notes: told with every answer.
+    and not whole on each rank. shardings: its own ways to share optimizer states, any where empty. notes: told with
+    every answer.
     """
 
     name: str
@@ -211,6 +212,7 @@ class Profile(NamedTuple):
     allowances: tuple[Allowance, ...] = ()
     staging: Mapping[str, Staging] = MappingProxyType({})
     splits_joined: bool = False
+    shardings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def pieces(self, layer: str) -> Mapping[str, Piece]:

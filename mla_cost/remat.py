@@ -30,6 +30,21 @@ TOGETHER = (
 )
 
 
+def canonical(policy: str) -> str:
+    """The same policy with each name once, in the order of the tables; `none` beside others says nothing.
+
+    A name that is no policy stays for whoever refuses it.
+
+    >>> canonical("moe+none+core_attn+moe")
+    'core_attn+moe'
+    """
+    names = list(dict.fromkeys(policy.split("+")))
+    if len(names) > 1 and "none" in names:
+        names.remove("none")
+    order = [*POLICIES, *DISCARDING]
+    return "+".join(sorted(names, key=lambda name: order.index(name) if name in order else len(order)))
+
+
 def pieces(policy: str) -> frozenset[str]:
     """The pieces that a policy wraps and whose results are kept; several policies are joined by `+`.
 

@@ -49,7 +49,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
     scheme = scheme_of(form, settings.scheme)
     kernel = named("kernel", settings.kernel, KERNELS)
     values = symbol_values(model, settings)
-    _require(scheme, values)
+    _require(scheme, values, settings.tp)
     profile = _profile(form, scheme, kernel, settings, layer)
     if layer != "attention":
         values |= layer_values(model, settings)
@@ -140,7 +140,7 @@ def _policy(wanted: str, profile: Profile) -> str:
             others = [other for other, declared in PROFILES.items() if name in declared.recomputes]
             allowed = f"{', '.join(POLICIES)}, or profile {' or '.join(others)}"
             raise InputError(f"remat {name} belongs to profile {' or '.join(others)}", field="remat", allowed=allowed)
-        named("remat", name, POLICIES)
+        named("remat", name, {**POLICIES, **dict.fromkeys(profile.recomputes)})
     for first, second in TOGETHER:
         if first in names and second in names:
             raise Illegal(f"remat {first} and {second} are not priced together yet; use one of them")
@@ -257,12 +257,14 @@ def _implemented(key: Key, profile: Profile, settings: PlanSettings) -> Key:
 _FIELDS = {"seq_len": "S", "sp": "P", "heads": "n"}
 
 
-def _require(scheme: Scheme, values: Mapping[str, int]) -> None:
+def _require(scheme: Scheme, values: Mapping[str, int], tp: int) -> None:
+    """Refuse what the scheme cannot divide; heads are those of a rank of tp, and the message says of how many."""
     fields = {field: values[symbol] for field, symbol in _FIELDS.items()}
     for need in scheme.requires:
         what, by = fields[need.what], _parts(need, fields[need.by])
         if (need.kind == "divides" and what % by) or (need.kind == "at_most" and what > by):
-            raise Illegal(f"{need.message.format(**fields)}; {_way_out(scheme, need, fields)}")
+            shared = f" ({fields['heads'] * tp} over tp {tp})" if tp > 1 and "heads" in {need.what, need.by} else ""
+            raise Illegal(f"{need.message.format(**fields)}{shared}; {_way_out(scheme, need, fields)}")
 
 
 def _way_out(scheme: Scheme, broken: Requirement, fields: Mapping[str, int]) -> str:

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ByteSize,
     ConfigDict,
@@ -14,6 +15,7 @@ from pydantic import (
 
 from mla_cost import defaults
 from mla_cost.errors import shown
+from mla_cost.remat import canonical
 
 _LARGEST = 2**50
 
@@ -77,7 +79,7 @@ class PlanSettings(BaseModel):
     mask: Literal["none", "tensor"] = "none"
     norm: Literal["fused", "composite"] = "fused"
     causal: bool = True
-    remat: Annotated[str, Field(min_length=1, max_length=200)] = "none"
+    remat: Annotated[str, Field(max_length=200), AfterValidator(canonical)] = "none"
     profile: Literal["reference", "megatron"] = "reference"
     dispatcher: Literal["alltoall", "deepep", "hybridep"] = "alltoall"
     shared_overlap: Literal["off", "on"] = "off"

@@ -201,7 +201,8 @@ def layer_name(model: ModelConfig, kind: LayerKind) -> str:
     """
     if kind.attention > 1:
         raise Illegal(
-            f"a {kind.label} with {kind.attention} MLA blocks is not priced; --scope attention prices a block"
+            f"a {kind.label} of {model.name} with {kind.attention} MLA blocks is not priced; --scope attention "
+            "prices a block"
         )
     declared = "moe" if kind.moe else "dense"
     if not kind.attention:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from mla_cost import live
@@ -40,6 +41,11 @@ MEANINGS: Final = {
     "required": "what the verdict compares with what is usable",
     "usable": "visible memory less the reserve",
 }
+# the same terms where a stage has most alive inside the optimizer step, which runs behind the schedule
+IN_STEP: Final = {
+    "kept": "nothing: the worst moment is in the optimizer step, when no micro-batch is in flight",
+    "working": "gradients in fp32 that the optimizer step makes: the worst moment is in it, and no micro-batch at work",
+}
 Items = Iterable[TermItem]
 
 
@@ -63,7 +69,9 @@ def explain(model: ModelConfig, device: DeviceConfig | None, settings: PlanSetti
         )
     items = tuple(sorted((item for item in source.known[term]() if item.bytes), key=lambda item: -item.bytes))
     total = sum(item.bytes for item in items)
-    return Term(term, MEANINGS[term], row.device, row.form, row.kernel, source.stage, total, items)
+    return Term(
+        term, source.meanings.get(term, MEANINGS[term]), row.device, row.form, row.kernel, source.stage, total, items
+    )
 
 
 def _common(row: Result) -> dict[str, Callable[[], Items]]:
@@ -98,6 +106,7 @@ class _Block:
     """The terms of the attention scope."""
 
     stage: int | None = None
+    meanings: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result) -> None:
         self.family = device.family if device else "none"
@@ -176,6 +185,7 @@ class _Stage:
         self.parallel: Parallel = parallel_of(chosen)
         self.keeping: StateSettings = state_settings(chosen)
         self.held = rank_parameters(model, self.parallel, self.cost.chunks, self.keeping)
+        self.meanings: Mapping[str, str] = {} if self._in_flight else IN_STEP
         self.rank_weights = tuple(rank_weights(model, self.parallel, self.cost.chunks, self.keeping))
         self.known: dict[str, Callable[[], Items]] = {
             "weights": self.weights,

@@ -6,19 +6,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from mla_cost import fit
+from mla_cost import fit, ignored
 from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.cost import Key
 from mla_cost.engine import DTYPE_BYTES
 from mla_cost.errors import InputError
 from mla_cost.evaluate import FENCE, FenceError
 from mla_cost.figures import too_large
+from mla_cost.kernels import KERNELS
 from mla_cost.parallel import Chunk, Parallel, problems, stages
 from mla_cost.parameters import refusal
 from mla_cost.pricing import flop_count, illegal
 from mla_cost.profiles import PROFILES
 from mla_cost.program import Profile
-from mla_cost.resolve import IMPLEMENTATION, Illegal, Point
+from mla_cost.resolve import IMPLEMENTATION, Illegal, Point, named
 from mla_cost.results import (
     Basis,
     Breakdown,
@@ -116,7 +117,14 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
         flops=_flops(worst, chosen),
         compared_to_explicit=(),
         verdict=_told_verdict(model, device, chosen, costs) if device else None,
-        notes=(*why, *PROFILES[settings.profile].notes, PARTS, *_stated_parts(costs), *_spread(settings)),
+        notes=(
+            *why,
+            *PROFILES[settings.profile].notes,
+            PARTS,
+            *_stated_parts(costs),
+            *_spread(settings),
+            *ignored.notes(model, chosen, point.kernel),
+        ),
     )
 
 
@@ -221,6 +229,7 @@ def evaluated(
         Illegal: as `stage_costs`.
 
     """
+    named("kernel", settings.kernel, {fit.AUTO: None, **KERNELS})
     chosen, why = fit.with_kernel(model, device, form, settings)
     return chosen, why, stage_costs(model, form, chosen, device.family if device else "none")
 
@@ -358,10 +367,10 @@ def require_legal(model: ModelConfig, settings: PlanSettings) -> None:
         raise Illegal(uncounted)
     keeping = state_settings(settings)
     shape = shape_of(model, keeping, seq_len=settings.seq_len, micro_batch=settings.micro_batch)
+    require_profile(settings)  # before degrees, whose way out could be one that a dispatcher refuses
     wrong = problems(parallel_of(settings), shape)
     if wrong:
         raise Illegal(wrong[0].text)
-    require_profile(settings)
 
 
 def require_profile(settings: PlanSettings) -> None:
@@ -375,10 +384,12 @@ def require_profile(settings: PlanSettings) -> None:
     for field in () if own else IMPLEMENTATION:
         if getattr(settings, field) != PlanSettings.model_fields[field].default:
             others = [name for name, profile in PROFILES.items() if profile.texts]
-            raise Illegal(f"{field} {getattr(settings, field)} belongs to profile {' or '.join(others)}")
+            used = f"use {field} {PlanSettings.model_fields[field].default}"
+            raise Illegal(_belongs(field, settings, others, used))
     if settings.cross_entropy not in PROFILES[settings.profile].losses:
         others = [name for name, profile in PROFILES.items() if settings.cross_entropy in profile.losses]
-        raise Illegal(f"cross_entropy {settings.cross_entropy} belongs to profile {' or '.join(others)}")
+        taken = ", ".join(PROFILES[settings.profile].losses)
+        raise Illegal(_belongs("cross_entropy", settings, others, f"profile {settings.profile} takes {taken}"))
     if own and settings.dtype != "bf16":
         raise Illegal(f"profile {settings.profile} is priced in bf16 only, not {settings.dtype}")
     if settings.main_weights != "fp32" and settings.dtype != "bf16":
@@ -389,6 +400,10 @@ def require_profile(settings: PlanSettings) -> None:
         raise Illegal(f"dispatcher {settings.dispatcher} is not priced with etp above 1; use etp 1 or alltoall")
     if settings.shared_overlap == "on" and "shared_experts" in settings.remat.split("+"):
         raise Illegal("shared experts cannot both overlap and be recomputed; use shared_overlap off")
+
+
+def _belongs(field: str, settings: PlanSettings, others: Sequence[str], way_out: str) -> str:
+    return f"{field} {getattr(settings, field)} belongs to profile {' or '.join(others)}; {way_out}"
 
 
 def standing(costs: Sequence[ChunkCost], profile: Profile) -> tuple[Breakdown, ...]:

@@ -129,6 +129,37 @@ LINES = [
     ("plan --set dims.kv_lora_rank=99999999999", ["dims.kv_lora_rank", "at most 65536"]),
     ("plan --set dims.qk_rope_head_dim=63", ["dims.qk_rope_head_dim", "63", "multiple of 2"]),
     ("plan --set sp=1e3", ["sp", "whole number", "1000.0"]),
+    (
+        "plan --set facts.num_experts_per_token=257",
+        ["facts.num_experts_per_token: a token cannot choose 257 of 256 experts; allowed: 0 to 256"],
+    ),
+    (
+        "plan --set facts.num_dense_layers=62",
+        ["facts.num_dense_layers: 62 dense layers are more than num_layers 61; allowed: 0 to 61"],
+    ),
+    (
+        "plan --set facts.foo=1",
+        ["facts.foo: unknown key; allowed: name, title, ", "num_layers, ", "num_routed_experts, "],
+    ),
+    ("plan --set facts.num_layer=1", ["facts.num_layer: unknown key; did you mean num_layers?"]),
+    ("plan --set imbalance_percent=best", ["imbalance_percent: must be a whole number or 'worst', not 'best'"]),
+    (
+        "plan --set imbalance_percent=50",
+        ["imbalance_percent: out of range, not 50; allowed: at least 100 or 'worst'"],
+    ),
+    (
+        "plan --remat none+ --form explicit",
+        ["unknown remat ''; allowed: none, full, core_attn, mlp, moe, shared_experts"],
+    ),
+    (
+        "plan --remat bogus --profile megatron --kernel flash --form explicit --device h100-80gb",
+        ["unknown remat 'bogus'; allowed: none, full, core_attn, mlp, moe, shared_experts, mla_up_proj, layernorm, "],
+    ),
+    ("plan --kernel flsh --form explicit", ["unknown kernel 'flsh'; allowed: auto, eager, ", "did you mean flash?"]),
+    (
+        "plan --form explicit --pp 2 --set pipeline_layout=Exyz",
+        ["pipeline_layout: 'Exyz': at character 2, 'x': nothing of that name goes into a stage; allowed: E"],
+    ),
     # together
     ("plan --require-fit --device none", ["--require-fit", "device"]),
     ("plan --form absorbed --kernel flash", ["absorbed", "flash", "mem-efficient"]),
@@ -250,6 +281,20 @@ def test_a_plan_file_that_reads_well_and_asks_for_nonsense(refused, tmp_path, co
     message = refused("plan", tmp_path / "plan.yaml")
     for word in words:
         assert word in message
+
+
+def test_the_file_is_named_only_for_what_it_states(refused, tmp_path):
+    (tmp_path / "plan.yaml").write_text("sp: 4\nseq_len: 0\nreserve: {runtime context: -1}\n")
+    over = ("--seq-len", "4096", "--reserve", "runtime context=1")
+    told = refused("plan", tmp_path / "plan.yaml", *over, "--tp", "0")
+    assert told == "tp: out of range, not 0; allowed: at least 1"
+    assert "plan.yaml" not in refused("plan", tmp_path / "plan.yaml", *over, "--set", "facts=4")
+    assert "plan.yaml: reserve.runtime context: " in refused("plan", tmp_path / "plan.yaml", "--seq-len", "4096")
+    assert "plan.yaml: seq_len: out of range, not 0" in refused("plan", tmp_path / "plan.yaml", *over[2:])
+
+
+def test_no_recomputation_policy_at_all(refused):
+    assert "unknown remat ''; allowed: none, full, core_attn" in refused("plan", "--remat", "")
 
 
 def test_flags_over_a_file_that_is_no_mapping_there(refused, tmp_path):

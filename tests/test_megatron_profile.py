@@ -463,7 +463,30 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"profile": "megatron", "dtype": "fp32"}, "bf16 only"),
     ({"profile": "megatron", "dispatcher": "deepep", "ep": 1}, "dispatcher deepep needs ep above 1"),
     ({"profile": "megatron", "dispatcher": "hybridep", "ep": 1}, "dispatcher hybridep needs ep above 1"),
-    ({"profile": "reference", "cross_entropy": "native-fused"}, "native-fused belongs to profile megatron"),
+    (
+        {"profile": "reference", "cross_entropy": "native-fused"},
+        "native-fused belongs to profile megatron; profile reference takes native, fused, chunked",
+    ),
+    (
+        {"profile": "megatron", "cross_entropy": "chunked"},
+        "chunked belongs to profile reference; profile megatron takes native, native-fused, te-in-place, te-fp32",
+    ),
+    (
+        {"profile": "reference", "dispatcher": "deepep"},
+        "dispatcher deepep belongs to profile megatron; use dispatcher alltoall",
+    ),
+    (
+        {"profile": "reference", "shared_overlap": "on"},
+        "shared_overlap on belongs to profile megatron; use shared_overlap off",
+    ),
+    (  # 8 ranks do not split into groups of ep 8 x etp 2, and the ep that would is of no use to the dispatcher
+        {"profile": "megatron", "dispatcher": "hybridep", "etp": 2},
+        "dispatcher hybridep is not priced with etp above 1; use etp 1 or alltoall",
+    ),
+    (
+        {"profile": "reference", "sp": 16, "tp": 2, "ep": 1, "dp": 1},
+        "sp 16 does not divide 8 heads (16 over tp 2); the nearest sp below is 8",
+    ),
     ({"profile": "megatron", "shared_overlap": "on", "remat": "shared_experts"}, "overlap and be recomputed"),
     ({"profile": "megatron", "remat": "mla_up_proj+core_attn"}, "not priced together yet"),
     ({"profile": "megatron", "remat": "full+moe_act"}, "not priced together yet"),

@@ -131,7 +131,7 @@ def test_a_layout_of_more_parts_than_are_priced_is_refused() -> None:
         return [problem.text for problem in problems(parallel, Shape(heads=4, num_layers=4))]
 
     assert refused(1024) == []
-    assert refused(1026) == ["the layout has 1,026 parts, and at most 1,024 are priced; leave out parts without layers"]
+    assert refused(1026) == ["pipeline_layout has 1,026 parts, and at most 1,024 are priced; leave out parts without layers"]
 
 
 def covers(other: Pass, at: Pass) -> bool:
@@ -189,7 +189,7 @@ def test_layout_strings(text: str, parts: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("Etx|L", "layout 'Etx|L': at character 3, 'x': nothing of that name goes into a stage"),
+        ("Etx|L", "pipeline_layout: 'Etx|L': at character 3, 'x': nothing of that name goes into a stage"),
         ("E(tt|*5L", "at character 2, '(': this parenthesis is never closed"),
         ("E(t(t))*2", "at character 4, '(': a group holds letters and | only: repeats do not nest"),
         ("E(tt|)tL", "at character 6, ')': a group is followed by * and the number of repeats"),
@@ -220,10 +220,10 @@ def test_layout_errors_quote_the_text_and_the_place(text: str, said: str) -> Non
         ({"micro_batches": 6}, {"global_batch": None}, "holds 2, fewer than pp 4; change micro_batches to 4 or 8"),
         ({"group_size": 3}, {}, "micro_batch_group 3 is below pp 4; change micro_batch_group to 4 or more"),
         ({"layout": None, "group_size": 4}, {}, "only an interleaved schedule has groups of micro-batches, and"),
-        ({"pp": 3}, {}, "the layout has 8 parts, which pp 3 does not divide; change pp to 2 or add parts"),
+        ({"pp": 3}, {}, "pipeline_layout has 8 parts, which pp 3 does not divide; change pp to 2 or add parts"),
         ({"virtual_stages": 4}, {}, "pp 4 x virtual_stages 4 are 16; change virtual_stages to 2"),
-        ({}, {"num_layers": 15}, "the layout has 14 t, the model 15 layers; write 15 t"),
-        ({}, {"num_mtp": 0}, "the layout has 1 m, the model 0 MTP modules; write 0 m"),
+        ({}, {"num_layers": 15}, "pipeline_layout has 14 t, the model 15 layers; write 15 t"),
+        ({}, {"num_mtp": 0}, "pipeline_layout has 1 m, the model 0 MTP modules; write 0 m"),
         ({"layout": None}, {}, "14 layers do not split over pp 4 x virtual_stages 1; change pp to 2, or state"),
         ({"layout": None, "last_layers": 1}, {}, "change last_layers to 2"),
         ({"layout": None, "pp": 1, "virtual_stages": 2}, {}, "change virtual_stages to 1 or pp to 2 or more"),
@@ -232,6 +232,12 @@ def test_layout_errors_quote_the_text_and_the_place(text: str, said: str) -> Non
         ({"layout": "tE*1|(tt|)*5tt|tmL"}, {}, "write one E, before all else"),
         ({"layout": "Et*2|(tt|)*5m|ttL"}, {}, "write every t before the first m"),
         ({"layout": "Et*14|m||||||L"}, {}, "write every m in one of the last 4 parts"),
+        (
+            {"first_layers": 3},
+            {},
+            "first_layers is 3, but pipeline_layout says what every stage holds; leave first_layers or ",
+        ),
+        ({"last_layers": 3}, {}, "last_layers is 3, but pipeline_layout says what every stage holds"),
         ({"dp": 0}, {}, "dp is 0; change dp to 1 or more"),
         ({}, {"down_widths": (577,)}, "down-projection's width (577) is not divisible by tp (2); change tp to 1"),
         ({}, {"num_experts": 0}, "ep is 16, but the model has no routed experts; change ep to 1"),

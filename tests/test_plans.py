@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+import mla_cost
 from mla_cost import api, catalog, planfile, ready
 from mla_cost.cli import main
 from mla_cost.errors import InputError
@@ -111,3 +112,16 @@ def test_verdicts_are_put_once_after_the_comments_that_open_a_file():
     once = ready.with_verdicts("# title\n#\n# words\nmodel: x  # y\n", block)
     assert once == f"# title\n#\n# words\n#\n{block}model: x  # y\n"
     assert ready.with_verdicts(once, block) == once
+
+
+def test_a_ready_plan_in_python_is_the_one_of_the_command_line(capsys):
+    study = mla_cost.plan(**mla_cost.plan_file("moonlight-8-h100"))
+    with pytest.raises(SystemExit):
+        main(["plan", "moonlight-8-h100", "--format", "json"])
+    assert json.loads(capsys.readouterr().out) == json.loads(study.to_json())
+
+
+def test_a_ready_plan_in_place_of_a_model_is_told_where_it_goes():
+    with pytest.raises(mla_cost.InputError, match=r"'moonlight-8-h100' is a ready plan and no model") as told:
+        mla_cost.plan("moonlight-8-h100")
+    assert "mla_cost.plan(**mla_cost.plan_file('moonlight-8-h100'))" in str(told.value)

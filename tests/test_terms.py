@@ -124,6 +124,18 @@ def test_inside_the_optimizer_step_nothing_is_kept():
     assert sum(part.bytes for part in row.memory.breakdown) == row.memory.allocated_peak_bytes
 
 
+def test_what_works_inside_the_optimizer_step_is_called_so():
+    settings = PlanSettings(**LITE, gradient_dtype="bf16", remat="full", form=("explicit",))
+    (working,), (kept,) = api.terms(settings, "working"), api.terms(settings, "kept")
+    assert working.meaning.startswith("gradients in fp32 that the optimizer step makes")
+    assert kept.meaning.startswith("nothing: ")
+    heading = " ".join(repr(api.answer(settings)).split())
+    assert "working: the micro-batch at its peak (with none in flight, the fp32 gradients that the optimizer" in heading
+    scheduled = settings.model_copy(update={"gradient_dtype": "fp32"})
+    assert api.terms(scheduled, "working")[0].meaning == "activations of the micro-batch at work, at their peak"
+    assert "the fp32 gradients that the optimizer" not in " ".join(repr(api.answer(scheduled)).split())
+
+
 def test_states_are_their_parts():
     settings = PlanSettings(**DEEPSEEK)
     parts = [totals(settings, term) for term in ("weights", "gradients", "optimizer", "buffers")]

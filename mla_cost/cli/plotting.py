@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from mla_cost import api
@@ -13,14 +14,18 @@ from mla_cost.views.memory import Timeline, draw_model, draw_timelines
 
 
 def check(path: Path) -> None:
-    """Whether a picture can be drawn into that file.
+    """Whether a picture can be drawn into that file, asked before anything is printed.
 
     Raises:
-        InputError: a name that does not say what it shall be, or no matplotlib.
+        InputError: a name that does not say what it shall be, a folder that is not there, or no matplotlib.
 
     """
     if path.suffix.lower() not in {".png", ".svg"}:
         raise InputError("the file name must say what it shall be", file=str(path), allowed=".png, .svg")
+    if not os.path.isdir(path.parent):  # noqa: PTH112  (Path.is_dir raises where a name is too long)
+        raise InputError("cannot write it: no such folder", file=str(path), allowed="a file in a folder that exists")
+    if os.path.isdir(path):  # noqa: PTH112  (as above)
+        raise InputError("cannot write it: it is a folder", file=str(path), allowed="a file in a folder that exists")
     extra("matplotlib", "plot")
 
 

@@ -272,6 +272,7 @@ PROFILE = Profile(
         Allowance("cuBLAS workspace", 32 * 2**20 + 1024, _CUBLAS),
         Allowance("cuBLAS workspaces of the grouped products", 4 * (32 * 2**20 + 1024), _CUBLAS, with_experts=True),
     ),
+    shardings=("ddp", "distributed"),
     staging={"deepep": Staging(deepep_buffers, _DEEPEP), "hybridep": Staging(hybridep_buffers, _HYBRIDEP)},
     splits_joined=True,  # transformer/multi_token_prediction.py:780, 1174: eh_proj is a ColumnParallelLinear
     notes=(
@@ -279,6 +280,6 @@ PROFILE = Profile(
             "profile megatron prices what Megatron-Core with Transformer Engine keeps, read in their sources and not "
             "run here (docs/megatron.md)"
         ),
-        "the total holds buffers that stand for the whole run: see the breakdown in --format json",
+        "buffers stand for the whole run: --explain-term standing lists them",
     ),
 )

@@ -84,32 +84,38 @@ def _usable(result: Result) -> int | None:
 def _chart(names: Sequence[str], bars: Sequence[Bar], usable: int | None) -> Iterator[RenderableType]:
     scale = max(*(bar.total for bar in bars), usable or 0)
     label = max(len(bar.label) for bar in bars)
-    for bar in bars:
-        yield _line(bar, label, scale, usable)
-    yield _legend(names, bars, label, usable)
+    drawn = [_cells(bar, scale, usable) for bar in bars]
+    for bar, cells in zip(bars, drawn, strict=True):
+        yield _line(bar, cells, label)
+    seen = {cell for cells in drawn for cell in cells}
+    shown = [(name, *look) for index, (name, look) in enumerate(zip(names, LOOK, strict=False)) if index in seen]
+    yield _legend(shown, label, usable)
 
 
-def _line(bar: Bar, label: int, scale: int, usable: int | None) -> Text:
-    line = Text(f"{bar.label:<{label}} ", no_wrap=True)
+def _cells(bar: Bar, scale: int, usable: int | None) -> list[int | str]:
+    """What each cell of a line shows: the number of a part, the line of what is usable, or nothing."""
     ends = [round(sum(bar.parts[: index + 1]) * WIDTH / scale) for index in range(len(bar.parts))]
-    limit = None if usable is None else min(round(usable * WIDTH / scale), WIDTH)
-    for cell in range(WIDTH + 1):
-        part = next((index for index, end in enumerate(ends) if cell < end), None)
-        if cell == limit:
-            line.append(LIMIT, "bold")
-        elif part is None:
-            line.append(" ")
+    cells = [next((index for index, end in enumerate(ends) if cell < end), " ") for cell in range(WIDTH + 1)]
+    if usable is not None:
+        cells[min(round(usable * WIDTH / scale), WIDTH)] = LIMIT
+    return cells
+
+
+def _line(bar: Bar, cells: Iterable[int | str], label: int) -> Text:
+    line = Text(f"{bar.label:<{label}} ", no_wrap=True)
+    for cell in cells:
+        if isinstance(cell, int):
+            line.append(*LOOK[cell])
         else:
-            line.append(*LOOK[part])
+            line.append(cell, "bold" if cell == LIMIT else "")
     return line.append(f" {gib(bar.total):>7}")
 
 
-def _legend(names: Sequence[str], bars: Sequence[Bar], label: int, usable: int | None) -> Text:
-    """The parts that some bar has, and the line."""
+def _legend(shown: Iterable[tuple[str, str, str]], label: int, usable: int | None) -> Text:
+    """The name, glyph and colour of every part that has a cell, and the line."""
     line = Text()
-    for index, (name, (glyph, colour)) in enumerate(zip(names, LOOK, strict=False)):
-        if any(bar.parts[index] * WIDTH >= bar.total for bar in bars):  # smaller than a cell is not seen
-            line.append(glyph, colour).append(f" {name} ")
+    for name, glyph, colour in shown:
+        line.append(glyph, colour).append(f" {name} ")
     if usable is not None:
         line.append(f"{LIMIT} usable {gib(usable)}")
     indent = " " * (label + 1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -21,12 +22,25 @@ from mla_cost.views.parts import (
     reserve_line,
     verdict_text,
 )
-from mla_cost.views.units import gib
+from mla_cost.views.units import gib, readable
 
 COLUMNS = (
     "GiB on one rank of {}. states: weights, gradients, optimizer. kept: activations of the micro-batches "
-    "in flight. working: the micro-batch at its peak. sent: wire bytes of one optimizer step, all axes."
+    "in flight. working: {}. sent: wire bytes of one optimizer step, all axes."
 )
+WORKING = "the micro-batch at its peak"
+IN_STEP = " (with none in flight, the fp32 gradients that the optimizer step makes)"
+# settings that the heading tells whatever they are
+TOLD = frozenset(
+    (
+        *("scope", "stage", "seq_len", "micro_batch", "micro_batches", "dtype", "other_memory"),
+        *("tp", "sp", "pp", "ep", "etp", "dp", "sharding", "gradient_dtype", "remat"),
+    )
+)
+LONGEST = 60  # characters of a value
+WIDE = ("stage", "layers", "in flight", "weights", "gradients", "optimizer", "kept", "working", "total")
+NARROW = ("stage", "layers", "flight", "weights", "grads", "optim.", "kept", "working", "buffers", "total")
+BUFFERS = ". buffers: what stays for the whole run"
 LEFT_OUT = (
     "Not priced: allocator rounding, what the optimizer step makes beside gradients in fp32, library workspaces that "
     "are not listed."
@@ -35,7 +49,7 @@ LEFT_OUT = (
 
 def model_table(plan: Plan, *, every_stage: bool = False) -> RenderableType:
     """The whole answer. every_stage: a bar for each, however many there are."""
-    parts: list[RenderableType] = [Text(_heading(plan)), Text(COLUMNS.format(_which(plan)), style="dim")]
+    parts: list[RenderableType] = [Text(_heading(plan)), Text(_columns(plan), style="dim")]
     for device, results in by_device(plan):
         parts += [Text(""), Text(device_line(plan, device, results), style="bold")]
         parts += [Text(reserve_line(results), style="dim"), _forms(results)]
@@ -46,6 +60,24 @@ def model_table(plan: Plan, *, every_stage: bool = False) -> RenderableType:
     return Group(*parts, Text(""), *_small_print(plan))
 
 
+def _columns(plan: Plan) -> str:
+    told = [result.memory.stages[result.settings["stage"]] for result in plan.results if result.memory.stages]
+    stages = [stage for result in plan.results for stage in result.memory.stages or ()]
+    words = WORKING + (IN_STEP if not all(any(stage.in_flight) for stage in stages) else "")
+    return COLUMNS.format(_which(plan), words + (BUFFERS if _with_buffers(told) else ""))
+
+
+def _buffers(stage: Stage) -> int:
+    """Bytes that are neither states nor activations, so that the columns add up to the total."""
+    states = stage.weight_bytes + stage.gradient_bytes + stage.optimizer_bytes
+    return stage.allocated_peak_bytes - states - stage.kept_bytes - stage.working_bytes
+
+
+def _with_buffers(stages: Iterable[Stage]) -> bool:
+    """Whether some stage's buffers are more than the 0.00 that a column would show."""
+    return any(gib(_buffers(stage)) != gib(0) for stage in stages)
+
+
 def _which(plan: Plan) -> str:
     stage = plan.inputs["stage"]
     return "the worst stage" if stage is None else f"stage {stage}"
@@ -54,35 +86,52 @@ def _which(plan: Plan) -> str:
 def _heading(plan: Plan) -> str:
     inputs = plan.inputs
     world = inputs["pp"] * inputs["tp"] * inputs["sp"] * inputs["dp"]
+    ranks = f"{world} ranks" if world > 1 else "1 rank"
     axes = ("tp", "sp", "pp", "ep", "dp") if inputs["etp"] == 1 else ("tp", "sp", "pp", "ep", "etp", "dp")
     degrees = ", ".join(f"{axis} {inputs[axis]}" for axis in axes)
     batch = f"micro-batch {inputs['micro_batch']} x {inputs['micro_batches']}"
     return (
         f"{inputs['model_title']}, the whole model: {inputs['seq_len']:,} tokens, {batch}, {inputs['dtype']}\n"
-        f"{world} ranks: {degrees}; optimizer {inputs['sharding']}, gradients {inputs['gradient_dtype']}, "
-        f"recomputation {inputs['remat']}{other_memory(plan)}"
+        f"{ranks}: {degrees}; optimizer {inputs['sharding']}, gradients {inputs['gradient_dtype']}, "
+        f"recomputation {inputs['remat']}{other_memory(plan)}{_also(inputs['changed'])}"
     )
 
 
-def _forms(results: Iterable[Result]) -> Table:
+def _also(changed: Mapping[str, Any]) -> str:
+    """A line of settings that are not the default's and that nothing else in the heading tells; empty where none."""
+    told = [f"{name} {_value(name, value)}" for name, value in changed.items() if name not in TOLD]
+    return f"\nalso set: {', '.join(told)}" if told else ""
+
+
+def _value(name: str, value: Any) -> str:
+    if name.startswith("reserve."):
+        return readable(value)
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def _forms(results: Sequence[Result]) -> Table:
+    told = [result.memory.stages[result.settings["stage"]] for result in results if result.memory.stages]
+    buffers = _with_buffers(told)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("form", no_wrap=True)
-    for name in ("states", "kept", "working", "total", "sent"):
+    for name in ("states", "kept", "working", *["buffers"] * buffers, "total", "sent"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", overflow="fold")
     for result in results:
-        table.add_row(result.form, *_figures(result), verdict_text(result))
+        table.add_row(result.form, *_figures(result, buffers), verdict_text(result))
     return table
 
 
-def _figures(result: Result) -> list[str]:
+def _figures(result: Result, buffers: bool) -> list[str]:
     memory = result.memory
     if not memory.stages:
-        return ["-"] * 5
+        return ["-"] * (5 + buffers)
     told = memory.stages[result.settings["stage"]]
     states = told.weight_bytes + told.gradient_bytes + told.optimizer_bytes
     sent = sum(cost.wire_bytes for cost in result.communication.collectives)
-    return [gib(states), gib(told.kept_bytes), gib(told.working_bytes), gib(told.allocated_peak_bytes), gib(sent)]
+    parts = [states, told.kept_bytes, told.working_bytes, *[_buffers(told)] * buffers]
+    return [*map(gib, parts), gib(told.allocated_peak_bytes), gib(sent)]
 
 
 def _worst(stages: Iterable[Stage]) -> Stage:
@@ -96,10 +145,11 @@ def _stages(results: list[Result], asked: int | None, every_stage: bool) -> Iter
     yield Text("")
     yield Text(f"Stages under {least.form}, kernel {least.kernel}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for name in ("stage", "layers", "in flight", "weights", "gradients", "optimizer", "kept", "working", "total"):
+    buffers = _with_buffers(stages)
+    for name in NARROW if buffers else WIDE:
         table.add_column(name, justify="right", no_wrap=True)
     for stage in _shown(stages, asked):
-        table.add_row(*_stage(stage))
+        table.add_row(*_stage(stage, buffers))
     yield table
     yield Text("")
     yield from stage_bars(least, stages if len(stages) <= MOST or every_stage else _shown(stages, asked))
@@ -117,7 +167,7 @@ def _shown(stages: tuple[Stage, ...], asked: int | None) -> list[Stage]:
     return [stage for stage in stages if stage.stage in wanted]
 
 
-def _stage(stage: Stage) -> list[str]:
+def _stage(stage: Stage, buffers: bool) -> list[str]:
     ends = "E" * stage.embedding + f"{stage.layers}" + "m" * stage.mtp_modules + "L" * stage.loss
     flight = "+".join(str(count) for count in stage.in_flight)
     amounts = (
@@ -126,6 +176,7 @@ def _stage(stage: Stage) -> list[str]:
         stage.optimizer_bytes,
         stage.kept_bytes,
         stage.working_bytes,
+        *[_buffers(stage)] * buffers,
         stage.allocated_peak_bytes,
     )
     return [str(stage.stage), ends, flight, *map(gib, amounts)]

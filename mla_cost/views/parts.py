@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from mla_cost.results import Plan, Result
 from mla_cost.views.units import gib, readable
 
+_STAGE = re.compile(r"\b(the worst stage|stage \d+) (?=fits|\d)")
 STYLES = {"fits": "green", "tight": "yellow", "oom": "red", "unsupported": "magenta", "illegal": "magenta"}
 
 
@@ -36,8 +39,8 @@ def reserve_line(results: list[Result]) -> str:
     """What stands between usable and visible memory, all of it budgeted; empty without a verdict."""
     verdict = next((r.verdict for r in results if r.verdict and r.verdict.usable_bytes is not None), None)
     parts = [item for item in verdict.basis if item.name.startswith("reserve: ")] if verdict else []
-    told = (f"{item.name.removeprefix('reserve: ')} {gib(-item.bytes)}" for item in parts)
-    return f"kept back, budgeted: {', '.join(told)}" if parts else ""
+    told = [f"{item.name.removeprefix('reserve: ')} {gib(-item.bytes)}" for item in parts if item.bytes]
+    return f"kept back, budgeted: {', '.join(told)}" if told else ""
 
 
 def note_lines(plan: Plan) -> list[str]:
@@ -64,21 +67,22 @@ def refused(result: Result) -> bool:
 
 
 def verdict_text(result: Result) -> Text:
-    """The verdict in a few words."""
+    """The verdict in a few words, without the stage that the heading names."""
     verdict = result.verdict
     if verdict is None:
         return Text("-")
+    said = _STAGE.sub("", verdict.reason)
     if verdict.status == "fits":
-        return Text(verdict.reason, STYLES["fits"])
-    reason = "see below" if refused(result) else verdict.reason
+        return Text(said, STYLES["fits"])
+    reason = "see below" if refused(result) else said.replace("fits, only ", "") if result.scope == "model" else said
     return Text.assemble((verdict.status, STYLES[verdict.status]), f": {reason}")
 
 
 def items(rows: Iterable[tuple[str, str]]) -> RenderableType:
     """A list: each name, then its text in a column of its own."""
     table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(max_width=36)
+    table.add_column(max_width=34)
     table.add_column(min_width=24)
     for name, text in rows:
-        table.add_row(f"  {name}", text)
-    return table
+        table.add_row(name, text)
+    return Padding(table, (0, 0, 0, 2), expand=False)
