@@ -221,13 +221,12 @@ _MODEL_ONLY = (
 
 
 def _for_scope(settings: PlanSettings) -> PlanSettings:
-    """What the scope allows and leaves to choose: the model scope takes a kernel that trains, if none is named."""
+    """What the scope allows and leaves to choose: a whole model has defaults of its own."""
     if settings.scope == "model":
         if settings.layers > 1:
             allowed = "1, or scope attention for equal blocks in a row"
             raise InputError("the model scope has all layers", field="layers", value=settings.layers, allowed=allowed)
-        auto = "kernel" not in settings.model_fields_set
-        return settings.model_copy(update={"kernel": "auto"}) if auto else settings
+        return settings.by_scope()
     refuse_tensor_parallel(settings)
     for field in _MODEL_ONLY:
         if getattr(settings, field) != PlanSettings.model_fields[field].default:

@@ -1,6 +1,6 @@
 """One question, typed and bounded: what a plan file holds, what the flags fill in, what `mla_cost.plan` takes."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -91,3 +91,10 @@ class PlanSettings(BaseModel):
     fragmentation_percent: Annotated[int, Field(ge=0, le=50)] | None = None
     dims: dict[str, Any] = {}
     facts: dict[str, Any] = {}
+
+    def by_scope(self) -> Self:
+        """The settings with the defaults of their scope, where nothing was said."""
+        if self.scope != "model":
+            return self
+        unsaid = {name: value for name, value in defaults.OF_MODEL.items() if name not in self.model_fields_set}
+        return self.model_copy(update=unsaid)

@@ -131,7 +131,9 @@ def test_a_layout_of_more_parts_than_are_priced_is_refused() -> None:
         return [problem.text for problem in problems(parallel, Shape(heads=4, num_layers=4))]
 
     assert refused(1024) == []
-    assert refused(1026) == ["pipeline_layout has 1,026 parts, and at most 1,024 are priced; leave out parts without layers"]
+    assert refused(1026) == [
+        "pipeline_layout has 1,026 parts, and at most 1,024 are priced; leave out parts without layers"
+    ]
 
 
 def covers(other: Pass, at: Pass) -> bool:

@@ -133,12 +133,13 @@ def test_without_a_device_and_unsupported():
 
 def test_what_reaches_the_fence_is_refused_as_a_plan_refuses_it():
     over = {"seq_len": [4096, 2**30], "micro_batches": [1, 2**20], "dp": [8]}
-    study = mla_cost.sweep(over=over, scope="model", device=None, form="explicit")
+    study = mla_cost.sweep(over=over, scope="model", device=None, form="explicit", sp=8)
     found = study.to_numpy()
     assert found["reason"].tolist() == [0, codes.TOO_LARGE, codes.TOO_LARGE, codes.TOO_LARGE]
     assert (found["required_bytes"][1:] == codes.MISSING).all()
     assert "2^53" in study[1]["reason"]
-    plan = mla_cost.plan(form="explicit", device="h100-80gb", scope="model", dp=8, seq_len=4096, micro_batches=2**20)
+    degrees = {"sp": 8, "dp": 8, "micro_batches": 2**20}
+    plan = mla_cost.plan(form="explicit", device="h100-80gb", scope="model", seq_len=4096, **degrees)
     verdict = plan.results[0].verdict
     assert verdict is not None
     assert verdict.status == "illegal"

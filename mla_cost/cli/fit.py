@@ -8,33 +8,35 @@ from typing import Annotated, Any
 
 import typer
 
+from mla_cost.cli import helps
+
 Names = list[str] | None
 
 
 def fit(
     file: Annotated[Path | None, typer.Argument(metavar="[PLAN.yaml]", help="A plan file; flags override it.")] = None,
-    model: Annotated[str | None, typer.Option(help="A model of the catalogue, a model YAML or a config.json.")] = None,
-    device: Annotated[Names, typer.Option(help="Devices, repeated or separated by commas.")] = None,
+    model: Annotated[str | None, typer.Option(help=helps.MODEL)] = None,
+    device: Annotated[Names, typer.Option(help=f"Devices, repeated or separated by commas; {helps.DEVICES}")] = None,
     form: Annotated[Names, typer.Option(help="Forms, repeated or separated by commas; `all` by default.")] = None,
-    seq_len: Annotated[int | None, typer.Option(help="The target of the least sp and the fewest devices.")] = None,
+    seq_len: Annotated[
+        int | None, typer.Option(help=f"The target of the least sp and the fewest devices; {helps.SEQ_LEN}")
+    ] = None,
     max_seq_len: Annotated[
         int | None, typer.Option(help="Where the search for the longest sequence ends; 16,777,216 by default.")
     ] = None,
     zigzag: Annotated[
         bool, typer.Option("--zigzag", help="Each rank takes two pieces of a sequence: multiples of 2 sp tp.")
     ] = False,
-    micro_batch: Annotated[int | None, typer.Option(help="Sequences in a micro-batch.")] = None,
-    sp: Annotated[
-        int | None, typer.Option("--sp", "--cp", "--context-parallel-size", help="Ranks that share one sequence.")
-    ] = None,
-    tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks.")] = None,
-    pp: Annotated[int | None, typer.Option(help="Pipeline stages.")] = None,
-    ep: Annotated[int | None, typer.Option(help="Ranks that share the experts.")] = None,
-    etp: Annotated[int | None, typer.Option(help="Ranks that share each expert.")] = None,
-    dp: Annotated[int | None, typer.Option(help="Data-parallel ranks.")] = None,
-    micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step.")] = None,
+    micro_batch: Annotated[int | None, typer.Option(help="Sequences in a micro-batch; 1 by default.")] = None,
+    sp: Annotated[int | None, typer.Option("--sp", "--cp", "--context-parallel-size", help=helps.SP)] = None,
+    tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks; 1 by default.")] = None,
+    pp: Annotated[int | None, typer.Option(help="Pipeline stages; 1 by default.")] = None,
+    ep: Annotated[int | None, typer.Option(help="Ranks that share the experts; 1 by default.")] = None,
+    etp: Annotated[int | None, typer.Option(help="Ranks that share each expert; 1 by default.")] = None,
+    dp: Annotated[int | None, typer.Option(help="Data-parallel ranks; 1 by default.")] = None,
+    micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step; 1 by default.")] = None,
     scheme: Annotated[str | None, typer.Option(help="What crosses ranks; each form has its usual one.")] = None,
-    kernel: Annotated[str | None, typer.Option(help="How attention is executed.")] = None,
+    kernel: Annotated[str | None, typer.Option(help=helps.KERNEL)] = None,
     layers: Annotated[int | None, typer.Option(help="Equal blocks in a row; 1 by default.")] = None,
     other_memory: Annotated[
         str | None, typer.Option(metavar="BYTES", help="Memory beside this scope, e.g. 2GiB.")

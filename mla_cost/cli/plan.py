@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from mla_cost.cli import helps
+
 Names = list[str] | None
 FORMATS = ("table", "json", "csv", "markdown")
 _SEQUENCE_PARALLEL = (
@@ -21,28 +23,31 @@ def plan(
         Path | None,
         typer.Argument(metavar="[PLAN]", help="A plan file, or a ready plan that `plans` lists; flags override it."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="A model of the catalogue, a model YAML or a config.json.")] = None,
+    model: Annotated[str | None, typer.Option(help=helps.MODEL)] = None,
     device: Annotated[
-        Names, typer.Option(help="Devices, repeated or separated by commas; `none` for no verdict.")
+        Names, typer.Option(help=f"Devices, repeated or separated by commas; `none` for no verdict. {helps.DEVICES}")
     ] = None,
-    seq_len: Annotated[int | None, typer.Option(help="Sequence length, all ranks together.")] = None,
-    micro_batch: Annotated[int | None, typer.Option(help="Sequences in a micro-batch.")] = None,
+    seq_len: Annotated[int | None, typer.Option(help=f"Sequence length, all ranks together; {helps.SEQ_LEN}")] = None,
+    micro_batch: Annotated[int | None, typer.Option(help="Sequences in a micro-batch; 1 by default.")] = None,
     sp: Annotated[
         int | None,
-        typer.Option("--sp", "--cp", "--context-parallel-size", help="Ranks that share one sequence."),
+        typer.Option("--sp", "--cp", "--context-parallel-size", help=helps.SP),
     ] = None,
-    tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks.")] = None,
-    pp: Annotated[int | None, typer.Option(help="Pipeline stages.")] = None,
-    ep: Annotated[int | None, typer.Option(help="Ranks that share the experts.")] = None,
-    etp: Annotated[int | None, typer.Option(help="Ranks that share each expert.")] = None,
-    dp: Annotated[int | None, typer.Option(help="Data-parallel ranks.")] = None,
+    tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks; 1 by default.")] = None,
+    pp: Annotated[int | None, typer.Option(help="Pipeline stages; 1 by default.")] = None,
+    ep: Annotated[int | None, typer.Option(help="Ranks that share the experts; 1 by default.")] = None,
+    etp: Annotated[int | None, typer.Option(help="Ranks that share each expert; 1 by default.")] = None,
+    dp: Annotated[int | None, typer.Option(help="Data-parallel ranks; 1 by default.")] = None,
     sharding: Annotated[
-        str | None, typer.Option(metavar="ddp|distributed|zero1|zero2", help="What data-parallel ranks share.")
+        str | None,
+        typer.Option(
+            metavar="ddp|distributed|zero1|zero2", help="What data-parallel ranks share; distributed by default."
+        ),
     ] = None,
-    micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step.")] = None,
+    micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step; 1 by default.")] = None,
     form: Annotated[Names, typer.Option(help="Forms, repeated or separated by commas; `all` by default.")] = None,
     scheme: Annotated[str | None, typer.Option(help="What crosses ranks; each form has its usual one.")] = None,
-    kernel: Annotated[str | None, typer.Option(help="How attention is executed.")] = None,
+    kernel: Annotated[str | None, typer.Option(help=helps.KERNEL)] = None,
     dtype: Annotated[
         str | None, typer.Option(metavar="bf16|fp16|fp32", help="Activations, weights, gradients.")
     ] = None,

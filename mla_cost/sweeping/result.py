@@ -17,7 +17,6 @@ from mla_cost.arrays.codes import ILLEGAL, NONE
 from mla_cost.composing.composed import require_equal
 from mla_cost.config import validated
 from mla_cost.errors import InputError, nearest, shown
-from mla_cost.fit import AUTO
 from mla_cost.forms import FORMS
 from mla_cost.rowmodel import NAMES, Column
 from mla_cost.settings import PlanSettings
@@ -470,6 +469,5 @@ def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]
 
 def of(settings: PlanSettings, over: Mapping[str, Any]) -> Sweep:
     """The sweep of a plan's settings over axes."""
-    if settings.scope == "model" and "kernel" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"kernel": AUTO})
+    settings = settings.by_scope()
     return Sweep(settings, axes_of(settings, over))
