@@ -138,7 +138,7 @@ def test_what_reaches_the_fence_is_refused_as_a_plan_refuses_it():
     assert found["reason"].tolist() == [0, codes.TOO_LARGE, codes.TOO_LARGE, codes.TOO_LARGE]
     assert (found["required_bytes"][1:] == codes.MISSING).all()
     assert "2^53" in study[1]["reason"]
-    degrees = {"sp": 8, "dp": 8, "micro_batches": 2**20}
+    degrees: Any = {"sp": 8, "dp": 8, "micro_batches": 2**20}
     plan = mla_cost.plan(form="explicit", device="h100-80gb", scope="model", seq_len=4096, **degrees)
     verdict = plan.results[0].verdict
     assert verdict is not None
