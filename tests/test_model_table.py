@@ -58,6 +58,13 @@ def test_a_verdict_stands_on_one_line_beside_its_figures(plan, line, said):
     assert lines[at + 1] == ""
 
 
+def test_blocks_that_do_not_fit_have_their_verdict_on_one_line(plan):
+    text = plan("--scope attention --layers 61 --device 910b-64gb --form explicit")
+    (row,) = [row for row in text.splitlines() if row.startswith("explicit  ")]
+    assert row.endswith("  oom: 487.2 GiB short")
+    assert "61 attention blocks" in text
+
+
 def test_a_reason_that_wraps_stays_under_its_name(plan):
     text = plan("moonlight-8-h100 --form explicit --refused-levers")
     told = text.partition("Refused\n")[2].partition("Smallest change")[0].splitlines()

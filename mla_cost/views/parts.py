@@ -13,7 +13,8 @@ from rich.text import Text
 from mla_cost.results import Plan, Result
 from mla_cost.views.units import gib, readable
 
-_STAGE = re.compile(r"\b(the worst stage|stage \d+) (?=fits|\d)")
+# whom a reason is about, which the heading says: stages, and blocks that do not fit
+_SUBJECT = re.compile(r"\b(?:(?:the worst stage|stage \d+) (?=fits|\d)|(?:one block|\d+ blocks) (?=\d))")
 STYLES = {"fits": "green", "tight": "yellow", "oom": "red", "unsupported": "magenta", "illegal": "magenta"}
 
 
@@ -67,11 +68,11 @@ def refused(result: Result) -> bool:
 
 
 def verdict_text(result: Result) -> Text:
-    """The verdict in a few words, without the stage that the heading names."""
+    """The verdict in a few words, without the stage or blocks that the heading names."""
     verdict = result.verdict
     if verdict is None:
         return Text("-")
-    said = _STAGE.sub("", verdict.reason)
+    said = _SUBJECT.sub("", verdict.reason)
     if verdict.status == "fits":
         return Text(said, STYLES["fits"])
     reason = "see below" if refused(result) else said.replace("fits, only ", "") if result.scope == "model" else said
