@@ -263,18 +263,21 @@ def with_kernel(
     """
     if settings.kernel != AUTO:
         return settings, ()
-    where = device.name if device else "no device"
+    where = f"on {device.name}" if device else "without a device"
     runs = PROFILES[settings.profile].kernels if settings.profile in PROFILES else ()
     options = training_kernels(model, device, form, settings) if device else ()
     first = next((option for option in options if not runs or option.kernel in runs), None)
     if first is None and runs:
-        why = f"on {where} kernel auto is {runs[0]}, which profile {settings.profile} runs"
+        why = f"{where} kernel auto is {runs[0]}, which profile {settings.profile} runs"
         return settings.model_copy(update={"kernel": runs[0]}), (why,)
     if first is None:
-        why = f"on {where} kernel auto is {EAGER}, since no fused kernel that we know of trains it there"
+        known = (
+            "since no fused kernel that we know of trains it there" if device else "name a device to have a fused one"
+        )
+        why = f"{where} kernel auto is {EAGER}{', ' if device else '; '}{known}"
         return settings.model_copy(update={"kernel": EAGER}), (why,)
     padded = f", value_padding {first.value_padding}" if first.value_padding != "none" else ""
-    why = f"on {where} kernel auto is {first.kernel}{padded} ({first.implementation})"
+    why = f"{where} kernel auto is {first.kernel}{padded} ({first.implementation})"
     return settings.model_copy(update={"kernel": first.kernel, "value_padding": first.value_padding}), (why,)
 
 

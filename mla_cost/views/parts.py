@@ -72,7 +72,7 @@ def verdict_text(result: Result) -> Text:
     verdict = result.verdict
     if verdict is None:
         return Text("-")
-    said = _SUBJECT.sub("", verdict.reason)
+    said = _SUBJECT.sub("", verdict.reason, count=1)
     if verdict.status == "fits":
         return Text(said, STYLES["fits"])
     reason = "see below" if refused(result) else said.replace("fits, only ", "") if result.scope == "model" else said
