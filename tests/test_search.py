@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
@@ -545,3 +546,18 @@ def test_two_processes_find_what_one_finds(tiny, monkeypatch):
     monkeypatch.setattr(pool, "available", lambda: 2)
     monkeypatch.setattr(pool, "MANY", 0)
     assert mla_cost.search(tiny, "a100-80gb", **asked).to_dict() == alone
+
+
+def test_what_a_search_prints_can_be_planned(capsys):
+    asked = ("--model", "deepseek-v2-lite", "--device", "a100-80gb", "--seq-len", "4096")
+    narrowed = ("--pp", "8", "--tp", "1", "--ep", "1", "--sp", "1", "--remat", "full", "--sharding", "ddp")
+    only = ("--form", "explicit", "--micro-batch", "1", "--format", "text")
+    text = run(capsys, *asked, "--devices", "8", "--global-batch", "64", *narrowed, *only)
+    found = re.search(r"Layers at pp 8: pipeline_layout (\S+)", text)
+    assert found
+    degrees = {"pp": 8, "sp": 1, "micro_batches": 64, "sharding": "ddp", "remat": "full", "seq_len": 4096}
+    layout: Any = {"pipeline_layout": found[1], **degrees}
+    plan = mla_cost.plan("deepseek-v2-lite", "a100-80gb", form="explicit", **layout)
+    verdict = plan["explicit"].verdict
+    assert verdict is not None
+    assert verdict.status == "fits"

@@ -15,6 +15,7 @@ from mla_cost.arrays import codes
 from mla_cost.cli import main
 from mla_cost.composing.composed import require_equal
 from mla_cost.rowmodel import plan_columns, plan_rows
+from mla_cost.sweeping.frontier import kernels_of
 from mla_cost.sweeping.output import save
 from mla_cost.sweeping.stages import Stages
 
@@ -287,3 +288,9 @@ def test_points_are_numbers_of_the_right_kind():
     found = study.to_numpy()
     assert {found[name].dtype for name in ("required_bytes", "wire_ep_bytes", "worst_stage")} == {np.dtype(np.int64)}
     assert found["flops_model"].dtype == np.float64
+
+
+def test_a_picture_names_every_kernel_of_its_panels():
+    over = {"seq_len": [2048], "sp": [1], "form": "explicit,absorbed"}
+    study = mla_cost.sweep("deepseek-v2-lite", "a100-80gb", over=over, ep=8, dp=8)
+    assert sorted(kernels_of(study)) == ["flash", "mem-efficient"]

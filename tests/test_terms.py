@@ -200,3 +200,4 @@ def test_a_row_can_be_about_any_stage(stage):
 def test_a_stage_alone_and_other_formats_are_refused(capsys):
     assert "belongs to scope model" in printed(capsys, "--stage", "0", code=2)
     assert "allowed: table, json" in printed(capsys, "--explain-term", "saved", "--format", "csv", code=2)
+    assert "levers print as a table or as JSON" in printed(capsys, "--levers", "--format", "csv", code=2)

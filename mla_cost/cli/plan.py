@@ -148,6 +148,8 @@ def plan(
         raise typer.Exit
     if plot is not None:
         _check_picture(plot)
+    if (levers or refused_levers) and output not in {"table", "json"}:
+        raise InputError("levers print as a table or as JSON", field="--format", value=output, allowed="table, json")
     answer = api.with_levers(settings, refused=refused_levers) if levers or refused_levers else api.answer(settings)
     refused = _refused(answer)
     _print(answer, output, bars=bars, refused=bool(refused))

@@ -232,7 +232,7 @@ def _stream(study: Sweep, shape: str) -> int:
 
 def _draw(study: Sweep, path: Path) -> None:
     from mla_cost.errors import InputError
-    from mla_cost.sweeping.frontier import frontier
+    from mla_cost.sweeping.frontier import frontier, kernels_of
     from mla_cost.sweeping.result import extra
     from mla_cost.views.frontier import Panel, draw
 
@@ -243,7 +243,8 @@ def _draw(study: Sweep, path: Path) -> None:
     model = " and ".join(dict.fromkeys(model.title for model in study.grid.models))
     devices = study.names["device"]
     where = f" on {devices[0]}" if len(devices) == 1 and devices[0] != "none" else ""
-    title = f"{model}: {_priced(study)}{where}, kernel {study[0]['kernel']}; numbers are GiB required on one rank"
+    kernels = " or ".join(kernels_of(study))
+    title = f"{model}: {_priced(study)}{where}, kernel {kernels}; numbers are GiB required on one rank"
     try:
         draw(path, title, seq_lens, sps, [Panel(*panel) for panel in panels])
     except OSError as error:

@@ -42,6 +42,11 @@ def frontier(sweep: Sweep) -> tuple[list[int], list[int], list[tuple[str, str, A
     return axes["seq_len"], axes["sp"], panels
 
 
+def kernels_of(sweep: Sweep) -> list[str]:
+    """The kernels of the rows, in the order of the catalogue: `auto` can be another one for each form."""
+    return [sweep.names["kernel"][code] for code in np.unique(sweep.to_numpy()["kernel"])]
+
+
 def _panel(found: dict[str, Any], axes: dict[str, list[Any]], form: int, device: int) -> tuple[Any, Any]:
     mine = np.flatnonzero((found["form"] == form) & (found["device"] == device))
     place = {name: {value: at for at, value in enumerate(axes[name])} for name in ("seq_len", "sp")}

@@ -114,6 +114,11 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
         table.add_row(*(str(row[name]) for name in varying), *_figures(row), Text(row["status"], STYLES[row["status"]]))
     yield table
     yield Text(_same(rows, [name for name in SETTINGS if name not in varying]))
+    layouts = dict.fromkeys((row["pp"], row["virtual_stages"], row["pipeline_layout"]) for row in rows)
+    for pp, chunks, layout in layouts:
+        if layout is not None:
+            parts = f"pp {pp}" if chunks == 1 else f"pp {pp} x virtual_stages {chunks}"
+            yield Text(f"Layers at {parts}: pipeline_layout {layout}")
 
 
 def _same(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
@@ -147,9 +152,10 @@ def _miss(miss: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"Nothing fits. What comes nearest: {miss['reason']}", style="bold")
         yield from _table([miss["candidate"]])
     if miss["remedy"] is not None:
-        yield Text.assemble(("Smallest change of it that fits: ", "bold"), miss["remedy"])
+        yield Text.assemble(("What makes it fit on as many devices, or more of them: ", "bold"), miss["remedy"])
     if miss["more_devices"] is not None:
-        yield Text(f"On {miss['more_devices']['devices']:,} devices this fits:", style="bold")
+        number = miss["more_devices"]["devices"]
+        yield Text(f"Doubling the devices, this fits on {number:,} (fewer between were not tried):", style="bold")
         yield from _table([miss["more_devices"]])
 
 
