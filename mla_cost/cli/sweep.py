@@ -45,7 +45,12 @@ def sweep(
     pp: Annotated[int | None, typer.Option(help="Pipeline stages.")] = None,
     ep: Annotated[int | None, typer.Option(help="Ranks that share the experts.")] = None,
     dp: Annotated[int | None, typer.Option(help="Data-parallel ranks.")] = None,
+    etp: Annotated[int | None, typer.Option(help="Ranks that share each expert.")] = None,
+    micro_batch: Annotated[int | None, typer.Option(help="Sequences in a micro-batch.")] = None,
     micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step.")] = None,
+    sharding: Annotated[
+        str | None, typer.Option(metavar="ddp|distributed|zero1|zero2", help="What data-parallel ranks share.")
+    ] = None,
     remat: Annotated[str | None, typer.Option(help="What backward runs again: none, full, core_attn, ...")] = None,
     profile: Annotated[
         str | None, typer.Option(metavar="reference|megatron", help="Whose implementation runs.")
@@ -94,7 +99,10 @@ def sweep(
         "pp": pp,
         "ep": ep,
         "dp": dp,
+        "etp": etp,
+        "micro_batch": micro_batch,
         "micro_batches": micro_batches,
+        "sharding": sharding,
         "remat": remat,
         "profile": profile,
         "layers": layers,
