@@ -89,6 +89,17 @@ def test_equal_to_the_int_evaluator_to_the_byte(grid, data):
         assert {name: int(found[name][index]) for name in wanted} == wanted, study[index]
 
 
+def test_bytes_sent_in_both_directions_may_reach_2_to_53_together():
+    block: dict[str, Any] = {"form": "explicit", "kernel": "mem-efficient", "seq_len": 2**30, "micro_batch": 5}
+    dims = {"q_lora_rank": 1, "qk_rope_head_dim": 2}
+    study = sweep(device=None, over={"sp": [8]}, layers=61, dims=dims, **block)
+    (result,) = plan(device=None, sp=8, layers=61, dims=dims, **block).results
+    traffic = result.communication
+    sent = (traffic.forward.wire_bytes or 0) + (traffic.backward.wire_bytes or 0)
+    assert sent > 2**53
+    assert study[0]["wire_bytes"] == study.scope.expected(0)["wire_bytes"] == sent
+
+
 def test_every_point_of_a_grid_with_all_structures():
     over = {"seq_len": [8, 4096], "sp": [1, 3, 8], "dims.heads": [8, 128], "layers": [1, 2, 5], "kernel": "all"}
     study = sweep(over=over, **BASE)
