@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -51,11 +50,6 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value).replace("|", "\\|")
-
-
-def json_text(row: Row) -> str:
-    """One row as one line of JSON."""
-    return json.dumps(dict(row))
 
 
 def show(settings: Sequence[str], rows: Sequence[Row], left_out: int, sent: str, file: Any = None) -> None:
