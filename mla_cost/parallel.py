@@ -71,6 +71,18 @@ class Parallel(NamedTuple):
         own = {"ep": self.ep, "etp": self.etp, "expert_dp": self.expert_dp} if experts else {}
         return {**groups, **own}
 
+    def further_communicators(self, *, experts: bool) -> dict[str, int]:
+        """Ranks of each group that a step's large exchanges do not need, and that Megatron makes and uses beside.
+
+        Of everything (barriers, start-up), of the model's ranks (the gradients' norm, and once more for experts'
+        gradients), of the first and last stage (tied embeddings), of ranks without sp. Source: Megatron-Core at
+        d98e8a64, parallel_state.py initialize_model_parallel (:1054, :1148, :1270), optimizer/__init__.py:682.
+        """
+        every = self.stage_ranks * self.pp
+        groups = {"world": every, "model": self.tp * self.pp, "embedding": min(self.pp, 2)}
+        without = {"dp": self.dp} if self.sp > 1 else {}
+        return {**groups, **without, **({"expert model": self.ep * self.etp * self.pp} if experts else {})}
+
     @property
     def chunks(self) -> int:
         """Chunks per stage: those of the layout string where one is given."""
