@@ -162,9 +162,10 @@ class HighEnd(BaseModel):
     """What a communicator of a library takes at most, by its own source: buffers of every connection that it may make.
 
     A connection has buffers on each of its channels: `channel_bytes` to a device of the node, `network_channel_bytes`
-    beyond. Rings and trees hold `channels` to as many as `peers` others, sends and receives `p2p_channels` to each
-    other device of the node and one pool (`network_pool_bytes`) for those beyond it, switches that reduce
-    `multicast_bytes_per_rank` for each rank of a node. Bytes.
+    beyond. Rings and trees hold `channels` to `peers` others (`network_channels` to `network_peers` where a group does
+    not fit in a node); sends and receives hold `p2p_channels` to each other device of the node and one pool
+    (`network_pool_bytes`) for those beyond it; switches that reduce hold `multicast_bytes_per_rank` for each rank of a
+    node. Bytes.
     """
 
     model_config = _Frozen
@@ -173,17 +174,21 @@ class HighEnd(BaseModel):
     network_channel_bytes: Bytes
     channels: Count
     peers: Count
+    network_channels: Count
+    network_peers: Count
     p2p_channels: Count
     network_pool_bytes: Bytes = 0
     multicast_bytes_per_rank: Bytes = 0
 
-    def bytes_for(self, ranks: int, node: int) -> int:
-        """Bytes of one communicator of two or more `ranks`, of which a node holds up to `node`."""
+    def bytes_for(self, ranks: int, node: int, sends: int = 0) -> int:
+        """Bytes of one communicator of two or more `ranks`, `node` of them in a node, that sends to `sends` others."""
         local, beyond = min(ranks, node), ranks > node
-        channel = self.network_channel_bytes if beyond else self.channel_bytes
-        collectives = channel * self.channels * min(ranks - 1, self.peers)
-        sends = self.channel_bytes * self.p2p_channels * (local - 1) + self.network_pool_bytes * beyond
-        return collectives + sends + self.multicast_bytes_per_rank * local * (local > 1)
+        channels, peers = (self.network_channels, self.network_peers) if beyond else (self.channels, self.peers)
+        one = self.network_channel_bytes if beyond else self.channel_bytes
+        sending = self.channel_bytes * self.p2p_channels * min(sends, local - 1)
+        pool = self.network_pool_bytes if beyond and sends else 0
+        multicast = self.multicast_bytes_per_rank * local if local > 1 else 0
+        return one * channels * min(ranks - 1, peers) + sending + pool + multicast
 
 
 class ReserveItem(BaseModel):
@@ -205,11 +210,11 @@ class ReserveItem(BaseModel):
     by_group_size: dict[Annotated[int, Field(ge=1, le=2**20)], Bytes] = {}
     high: HighEnd | None = None
 
-    def high_bytes_for(self, group_size: int, node: int) -> int:
+    def high_bytes_for(self, group_size: int, node: int, sends: int = 0) -> int:
         """The high end for one communicator on nodes of `node` devices; `bytes_for` where none is stated."""
         if self.high is None or group_size <= 1:
             return self.bytes_for(group_size)
-        return self.high.bytes_for(group_size, node)
+        return self.high.bytes_for(group_size, node, sends)
 
     def bytes_for(self, group_size: int = 1) -> int:
         """Bytes of this item for one communicator of `group_size` ranks; a group of one rank makes none."""

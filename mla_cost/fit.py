@@ -11,6 +11,7 @@ from mla_cost.cost import form_of, saved
 from mla_cost.errors import InputError, nearest, shown
 from mla_cost.figures import Figures, figures
 from mla_cost.kernels import KERNELS
+from mla_cost.parallel import sends_to
 from mla_cost.profiles import PROFILES
 from mla_cost.program import Kernel, Limit, ProgramError, StagingShape
 from mla_cost.resolve import Illegal, Point, resolve
@@ -139,7 +140,7 @@ def _at_the_high_end(reserve: Sequence[Basis], headroom: int) -> str:
     short = sum((item.high_bytes or 0) - item.bytes for item in ranges) - headroom
     if short <= 0:
         return ""
-    names = " and ".join(f"{item.name} take {_size(item.high_bytes or 0)}, not {_size(item.bytes)}" for item in ranges)
+    names = " and ".join(f"{item.name} take {_size(item.high_bytes or 0)}" for item in ranges)
     return f"; {_size(short)} short if {names}"
 
 
@@ -200,8 +201,9 @@ def _reserve_item(device: DeviceConfig, item: ReserveItem, settings: PlanSetting
     amount = sum(item.bytes_for(size) for size in groups.needed.values())
     if item.high is None:
         return Basis(item.name, amount, source)
-    node, sizes = device.devices_per_node.integer, (*groups.needed.values(), *groups.further.values())
-    return Basis(item.name, amount, source, amount, sum(item.high_bytes_for(size, node) for size in sizes))
+    node, named = device.devices_per_node.integer, (*groups.needed.items(), *groups.further.items())
+    high = sum(item.high_bytes_for(size, node, sends_to(axis, size)) for axis, size in named)
+    return Basis(item.name, amount, source, amount, high)
 
 
 def _overridden(name: str, settings: PlanSettings) -> Basis | None:

@@ -94,6 +94,11 @@ class Parallel(NamedTuple):
         return self.pp if self.group_size is None else self.group_size
 
 
+def sends_to(axis: str, ranks: int) -> int:
+    """To how many others of a group a rank sends by itself, apart from collectives: neighbours over pp, all in an all-to-all."""
+    return min(2, ranks - 1) if axis == "pp" else ranks - 1 if axis in ("ep", "sp") else 0
+
+
 class Shape(NamedTuple):
     """What degrees have to divide. Zero or None: the model has no such part, so nothing is asked of it."""
 
