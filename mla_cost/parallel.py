@@ -95,7 +95,7 @@ class Parallel(NamedTuple):
 
 
 def sends_to(axis: str, ranks: int) -> int:
-    """To how many others of a group a rank sends by itself, apart from collectives: neighbours over pp, all in an all-to-all."""
+    """To how many others of a group a rank sends apart from reductions and gathers: neighbours over pp, or all."""
     return min(2, ranks - 1) if axis == "pp" else ranks - 1 if axis in ("ep", "sp") else 0
 
 

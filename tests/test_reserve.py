@@ -7,7 +7,7 @@ import pytest
 
 import mla_cost
 from mla_cost import catalog
-from mla_cost.cli.app import main
+from mla_cost.cli import main
 from mla_cost.config import ReserveItem
 from mla_cost.parallel import Parallel, sends_to
 
@@ -28,7 +28,7 @@ def ends(device: str, ranks: int, sends: int = 0) -> tuple[float, float]:
 
 
 def connection(low_latency: int, wide: int, simple: int = 4 * MIB) -> tuple[int, int]:
-    """Bytes of one connection on one channel: within a node, over the network. Rounded up to 2 MiB as both libraries do."""
+    """Bytes of one connection on one channel: within a node, over the network, both in steps of 2 MiB."""
     step = 2 * MIB
 
     def up(size: int) -> int:
@@ -128,7 +128,23 @@ def test_an_override_has_no_ends():
 
 def test_json_has_both_ends(capsys):
     with pytest.raises(SystemExit):
-        main("plan --model moonlight --scope model --device h100-80gb --form explicit --dp 8 --format json".split())
+        main(
+            [
+                "plan",
+                "--model",
+                "moonlight",
+                "--scope",
+                "model",
+                "--device",
+                "h100-80gb",
+                "--form",
+                "explicit",
+                "--dp",
+                "8",
+                "--format",
+                "json",
+            ]
+        )
     rows = json.loads(capsys.readouterr().out)["results"][0]["verdict"]["basis"]
     ranged = {row["name"]: (row["low_bytes"], row["high_bytes"]) for row in rows if row["high_bytes"] is not None}
     assert list(ranged) == ["reserve: NCCL buffers"]
