@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from mla_cost import catalog
 from mla_cost.cli import main
 from mla_cost.config import ReserveItem
 from mla_cost.parallel import Parallel, sends_to
+from mla_cost.results import Verdict
 
 MIB = 2**20
 CUDA = [name for name in catalog.device_names() if catalog.device(name).family == "cuda"]
@@ -99,30 +101,33 @@ def test_who_is_sent_to():
     assert [sends_to(axis, 8) for axis in ("ep", "sp", "tp", "world")] == [7, 7, 0, 0]
 
 
-PLAN = {"model": "moonlight", "device": "h100-80gb", "scope": "model", "form": "explicit", "ep": 8, "dp": 8}
+def moonlight(**changed: Any) -> Verdict:
+    """Eight ranks that fit."""
+    plan: dict[str, Any] = {"model": "moonlight", "device": "h100-80gb", "scope": "model", "form": "explicit"}
+    found = mla_cost.plan(**plan, ep=8, dp=8, seq_len=8192, remat="moe", **changed)["explicit"].verdict
+    assert found is not None
+    return found
 
 
 def test_a_verdict_stands_on_the_low_end_and_tells_the_other():
     """It fits with the low end; where the high one would not fit, its reason says by how much."""
-    found = mla_cost.plan(**PLAN, seq_len=8192, remat="moe")["explicit"].verdict
+    found = moonlight()
     row = next(item for item in found.basis if item.name == "reserve: NCCL buffers")
     assert (row.bytes, row.low_bytes) == (-2 * 16 * 12 * MIB,) * 2
-    assert row.high_bytes < row.bytes
+    high = row.high_bytes or 0
+    assert high < row.bytes
     assert "short if" not in found.reason
-    spare = found.headroom_bytes - (row.bytes - row.high_bytes)
-    at_most = mla_cost.plan(**PLAN, seq_len=8192, remat="moe", other_memory=spare)["explicit"].verdict
-    beyond = mla_cost.plan(**PLAN, seq_len=8192, remat="moe", other_memory=spare + 2 * MIB)["explicit"].verdict
+    spare = (found.headroom_bytes or 0) - (row.bytes - high)
+    at_most, beyond = moonlight(other_memory=spare), moonlight(other_memory=spare + 2 * MIB)
     assert "short if" not in at_most.reason
     assert beyond.status == "fits"
     assert beyond.reason.endswith("; 2.0 MiB short if NCCL buffers take 9.6 GiB")
-    told = {"NCCL buffers": -row.high_bytes}
-    replayed = mla_cost.plan(**PLAN, seq_len=8192, remat="moe", other_memory=spare + 2 * MIB, reserve=told)
-    assert replayed["explicit"].verdict.status == "oom"
-    assert replayed["explicit"].verdict.headroom_bytes == -2 * MIB
+    replayed = moonlight(other_memory=spare + 2 * MIB, reserve={"NCCL buffers": -high})
+    assert (replayed.status, replayed.headroom_bytes) == ("oom", -2 * MIB)
 
 
 def test_an_override_has_no_ends():
-    found = mla_cost.plan(**PLAN, seq_len=8192, reserve={"NCCL buffers": "1GiB"})["explicit"].verdict
+    found = moonlight(reserve={"NCCL buffers": "1GiB"})
     assert next(item for item in found.basis if item.name == "reserve: NCCL buffers")[3:] == (None, None)
 
 
