@@ -94,7 +94,9 @@ def reserves() -> str:
     for name in catalog.device_names():
         for item in catalog.device(name).reserve:
             sure = "read at its source" if item.verified else "not verified"
-            found.setdefault((item.name, f"{item.bytes / 2**20:,.0f}", item.per, sure), []).append(name)
+            sure += ", which is second hand" if catalog.device(name).second_hand(item) else ""
+            low = "" if item.high is None else ", low end"
+            found.setdefault((item.name, f"{item.bytes / 2**20:,.0f}{low}", item.per, sure), []).append(name)
     rows = [(*item, ", ".join(names)) for item, names in found.items()]
     return formulas.markdown_table(("item", "MiB", "per", "how sure", "devices"), rows)
 

@@ -137,6 +137,9 @@ class ModelConfig(BaseModel):
         return self.verified and field not in self.unverified_fields
 
 
+SECOND_HAND: Final = "second hand"  # how the text of such a source begins
+
+
 class Fact(BaseModel):
     """One figure with the key of its source, and whether it was read there (True) or recalled or nominal (False)."""
 
@@ -155,11 +158,45 @@ class Fact(BaseModel):
         raise ValueError(f"not a whole number: {self.value}")
 
 
+class HighEnd(BaseModel):
+    """What a communicator of a library takes at most, by its own source: buffers of every connection that it may make.
+
+    A connection has buffers on each of its channels: `channel_bytes` to a device of the node, `network_channel_bytes`
+    beyond. Rings and trees hold `channels` to `peers` others (`network_channels` to `network_peers` where a group does
+    not fit in a node); sends and receives hold `p2p_channels` to each other device of the node and one pool
+    (`network_pool_bytes`) for those beyond it; switches that reduce hold `multicast_bytes_per_rank` for each rank of a
+    node. Bytes.
+    """
+
+    model_config = _Frozen
+
+    channel_bytes: Bytes
+    network_channel_bytes: Bytes
+    channels: Count
+    peers: Count
+    network_channels: Count
+    network_peers: Count
+    p2p_channels: Count
+    network_pool_bytes: Bytes = 0
+    multicast_bytes_per_rank: Bytes = 0
+
+    def bytes_for(self, ranks: int, node: int, sends: int = 0) -> int:
+        """Bytes of one communicator of two or more `ranks`, `node` of them in a node, that sends to `sends` others."""
+        local, beyond = min(ranks, node), ranks > node
+        channels, peers = (self.network_channels, self.network_peers) if beyond else (self.channels, self.peers)
+        one = self.network_channel_bytes if beyond else self.channel_bytes
+        sending = self.channel_bytes * self.p2p_channels * min(sends, local - 1)
+        pool = self.network_pool_bytes if beyond and sends else 0
+        multicast = self.multicast_bytes_per_rank * local if local > 1 else 0
+        return one * channels * min(ranks - 1, peers) + sending + pool + multicast
+
+
 class ReserveItem(BaseModel):
     """Visible memory that tensors cannot have: once per `process`, or once per `communicator` of a process.
 
     `by_group_size` refines `bytes` for the smaller groups: the entry of the smallest listed size that holds the
-    group counts, and `bytes` counts beyond the largest.
+    group counts, and `bytes` counts beyond the largest. `high` says what a communicator may take instead: `bytes` is
+    then the low end, which a verdict stands on.
     """
 
     model_config = _Frozen
@@ -171,6 +208,13 @@ class ReserveItem(BaseModel):
     source: Text
     note: Text | None = None
     by_group_size: dict[Annotated[int, Field(ge=1, le=2**20)], Bytes] = {}
+    high: HighEnd | None = None
+
+    def high_bytes_for(self, group_size: int, node: int, sends: int = 0) -> int:
+        """The high end for one communicator on nodes of `node` devices; `bytes_for` where none is stated."""
+        if self.high is None or group_size <= 1:
+            return self.bytes_for(group_size)
+        return self.high.bytes_for(group_size, node, sends)
 
     def bytes_for(self, group_size: int = 1) -> int:
         """Bytes of this item for one communicator of `group_size` ranks; a group of one rank makes none."""
@@ -237,6 +281,10 @@ class DeviceConfig(BaseModel):
         own = {field: value for field, value in self if isinstance(value, Fact)}
         further = {f"further.{name}": fact for name, fact in self.further.items()}
         return {**own, **further, **{f"reserve.{item.name}": item for item in self.reserve}}
+
+    def second_hand(self, fact: Fact | ReserveItem) -> bool:
+        """Whether the source of a figure repeats it from elsewhere, so that reading it there verifies little."""
+        return self.sources[fact.source].startswith(SECOND_HAND)
 
 
 Config = TypeVar("Config", bound=BaseModel)

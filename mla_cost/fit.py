@@ -11,6 +11,7 @@ from mla_cost.cost import form_of, saved
 from mla_cost.errors import InputError, nearest, shown
 from mla_cost.figures import Figures, figures
 from mla_cost.kernels import KERNELS
+from mla_cost.parallel import sends_to
 from mla_cost.profiles import PROFILES
 from mla_cost.program import Kernel, Limit, ProgramError, StagingShape
 from mla_cost.resolve import Illegal, Point, resolve
@@ -29,11 +30,18 @@ _FRAGMENTATION_SOURCE = (
 )
 
 
+class Groups(NamedTuple):
+    """Ranks of each communicator by its name: those that a step's exchanges need, and those made beside them."""
+
+    needed: Mapping[str, int]
+    further: Mapping[str, int] = {}
+
+
 def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it: Figures) -> Verdict:
     """Compare the allocated peak of a stack of blocks and other memory with visible memory less the reserve."""
     options = fused_options(model, device, it.point.form, settings)
     what = ("one block", "fits") if it.layers == 1 else (f"{it.layers} blocks", "fit")
-    groups = {"sp": settings.sp}
+    groups = Groups({"sp": settings.sp})
     found = _verdict(device, settings, it.point, it.allocated_peak_bytes, what=what, groups=groups)
     if found.status == "unsupported":
         found = found._replace(reason=f"{found.reason}; {_what_trains(device, settings, options)}")
@@ -47,7 +55,7 @@ def model_verdict(
     point: Point,
     peak: int,
     *,
-    groups: Mapping[str, int],
+    groups: Groups,
     allowed: int = 0,
     reserved: Sequence[Basis] = (),
 ) -> Verdict:
@@ -91,20 +99,22 @@ def _verdict(
     peak: int,
     *,
     what: tuple[str, str],
-    groups: Mapping[str, int],
+    groups: Groups,
     beside: Sequence[Basis] = (),
     allowed: int = 0,
 ) -> Verdict:
-    reserve = reserve_items(device, settings, groups, beside)
+    reserve = reserve_items(device, settings, groups.needed, beside, groups.further)
     visible = device.visible_bytes
     required = peak + settings.other_memory
     usable = visible.integer - sum(item.bytes for item in reserve)
     status, reason = _status(point, device, what, required, usable)
+    if status in ("fits", "tight"):
+        reason += _at_the_high_end(reserve, usable - required)
     basis = (
         Basis("allocated peak", peak, "counted"),
         Basis("other memory", int(settings.other_memory), "set with --other-memory"),
         Basis("visible memory", visible.integer, _cited(device, visible.source, visible.note)),
-        *(Basis(f"reserve: {item.name}", -item.bytes, item.source) for item in reserve),
+        *(_kept_back(item) for item in reserve),
     )
     return Verdict(
         status=status,
@@ -118,16 +128,37 @@ def _verdict(
     )
 
 
+def _kept_back(item: Basis) -> Basis:
+    """A reserve item as a row of a verdict: less, at both its ends."""
+    low, high = (None if end is None else -end for end in (item.low_bytes, item.high_bytes))
+    return Basis(f"reserve: {item.name}", -item.bytes, item.source, low, high)
+
+
+def _at_the_high_end(reserve: Sequence[Basis], headroom: int) -> str:
+    """What becomes of a headroom where libraries take what they may: said where that decides."""
+    ranges = [item for item in reserve if item.high_bytes is not None]
+    short = sum((item.high_bytes or 0) - item.bytes for item in ranges) - headroom
+    if short <= 0:
+        return ""
+    names = " and ".join(f"{item.name} take {_size(item.high_bytes or 0)}" for item in ranges)
+    return f"; {_size(short)} short if {names}"
+
+
 def _cited(device: DeviceConfig, source: str, note: str | None) -> str:
     return "; ".join(part for part in (device.sources.get(source, source), note) if part)
 
 
 def reserve_items(
-    device: DeviceConfig, settings: PlanSettings, groups: Mapping[str, int], beside: Sequence[Basis] = ()
+    device: DeviceConfig,
+    settings: PlanSettings,
+    groups: Mapping[str, int],
+    beside: Sequence[Basis] = (),
+    further: Mapping[str, int] | None = None,
 ) -> list[Basis]:
     """What no tensor can have: itemised, each item overridable by its name.
 
-    groups: ranks of each communicator. beside: items that come with the plan and not with the device.
+    groups: ranks of each communicator. beside: items that come with the plan and not with the device. further: ranks
+    of communicators that only the high end of an item counts.
 
     Raises:
         InputError: an override of an item that this device does not have.
@@ -142,7 +173,8 @@ def reserve_items(
                 allowed=", ".join(known),
                 nearest=nearest(name, known),
             )
-    own = [_reserve_item(device, item, settings, groups) for item in device.reserve]
+    every = Groups(groups, further or {})
+    own = [_reserve_item(device, item, settings, every) for item in device.reserve]
     own += [_overridden(item.name, settings) or item for item in beside]
     lost = _fragmentation(device, settings)
     return [*own, lost] if lost.bytes else own
@@ -158,13 +190,20 @@ def _fragmentation(device: DeviceConfig, settings: PlanSettings) -> Basis:
     return _overridden(FRAGMENTATION, settings) or estimated
 
 
-def _reserve_item(device: DeviceConfig, item: ReserveItem, settings: PlanSettings, groups: Mapping[str, int]) -> Basis:
+def _reserve_item(device: DeviceConfig, item: ReserveItem, settings: PlanSettings, groups: Groups) -> Basis:
     found = _overridden(item.name, settings)
     if found is not None:
         return found
     note = item.note if item.verified else f"not verified; {item.note or ''}"
-    amount = item.bytes if item.per == "process" else sum(item.bytes_for(size) for size in groups.values())
-    return Basis(item.name, amount, _cited(device, item.source, note))
+    source = _cited(device, item.source, note)
+    if item.per == "process":
+        return Basis(item.name, item.bytes, source)
+    amount = sum(item.bytes_for(size) for size in groups.needed.values())
+    if item.high is None:
+        return Basis(item.name, amount, source)
+    node, named = device.devices_per_node.integer, (*groups.needed.items(), *groups.further.items())
+    high = sum(item.high_bytes_for(size, node, sends_to(axis, size)) for axis, size in named)
+    return Basis(item.name, amount, source, amount, high)
 
 
 def _overridden(name: str, settings: PlanSettings) -> Basis | None:

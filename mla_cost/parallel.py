@@ -71,6 +71,18 @@ class Parallel(NamedTuple):
         own = {"ep": self.ep, "etp": self.etp, "expert_dp": self.expert_dp} if experts else {}
         return {**groups, **own}
 
+    def further_communicators(self, *, experts: bool) -> dict[str, int]:
+        """Ranks of each group that a step's large exchanges do not need, and that Megatron makes and uses beside.
+
+        Of everything (barriers, start-up), of the model's ranks (the gradients' norm, and once more for experts'
+        gradients), of the first and last stage (tied embeddings), of ranks without sp. Source: Megatron-Core at
+        d98e8a64, parallel_state.py initialize_model_parallel (:1054, :1148, :1270), optimizer/__init__.py:682.
+        """
+        every = self.stage_ranks * self.pp
+        groups = {"world": every, "model": self.tp * self.pp, "embedding": min(self.pp, 2)}
+        without = {"dp": self.dp} if self.sp > 1 else {}
+        return {**groups, **without, **({"expert model": self.ep * self.etp * self.pp} if experts else {})}
+
     @property
     def chunks(self) -> int:
         """Chunks per stage: those of the layout string where one is given."""
@@ -80,6 +92,11 @@ class Parallel(NamedTuple):
     def group(self) -> int:
         """Micro-batches that visit a chunk before the next chunk's turn."""
         return self.pp if self.group_size is None else self.group_size
+
+
+def sends_to(axis: str, ranks: int) -> int:
+    """To how many others of a group a rank sends apart from reductions and gathers: neighbours over pp, or all."""
+    return min(2, ranks - 1) if axis == "pp" else ranks - 1 if axis in ("ep", "sp") else 0
 
 
 class Shape(NamedTuple):

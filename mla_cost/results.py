@@ -134,11 +134,16 @@ class Difference(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """One item of a verdict's arithmetic, with where it comes from."""
+    """One item of a verdict's arithmetic, with where it comes from.
+
+    low_bytes, high_bytes: the ends of an item that is known as a range, with the sign of bytes; else None.
+    """
 
     name: str
     bytes: int
     source: str
+    low_bytes: int | None = None
+    high_bytes: int | None = None
 
 
 class FusedOption(NamedTuple):

@@ -171,7 +171,8 @@ def verdict(
     model: ModelConfig, device: DeviceConfig, settings: PlanSettings, point: Point, peak: int, allowed: int = 0
 ) -> Verdict:
     """What a device says to the allocated peak of the worst stage, of which `allowed` is budgeted. Bytes."""
-    groups = parallel_of(settings).communicators(experts=bool(model.num_routed_experts))
+    experts, degrees = bool(model.num_routed_experts), parallel_of(settings)
+    groups = fit.Groups(degrees.communicators(experts=experts), degrees.further_communicators(experts=experts))
     reserved = bucket(settings)
     return fit.model_verdict(model, device, settings, point, peak, groups=groups, allowed=allowed, reserved=reserved)
 

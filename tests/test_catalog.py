@@ -248,6 +248,17 @@ def test_every_complete_model_of_the_data_is_here() -> None:
         assert model.parameters == stated
 
 
+LOWER_LOGS = {  # GiB that torch shows in logs found after the data was gathered; each device file cites them
+    "a100-80gb": 79.25,
+    "a100-pcie-80gb": 79.15,
+    "a800-80gb": 79.33,
+    "h100-80gb": 79.10,
+    "h200-141gb": 139.72,
+    "h20-96gb": 97285 / 1024,
+    "h800-80gb": 79.10,
+}
+
+
 @with_data
 def test_every_device_of_the_data_is_here() -> None:
     listed = yaml.safe_load((DATA / "hardware.yaml").read_text(encoding="utf-8"))["devices"]
@@ -260,7 +271,11 @@ def test_every_device_of_the_data_is_here() -> None:
         assert device.peak_bf16_dense_tflops.value == entry["peak_bf16_dense_tflops"]["value"]
         assert device.intra_node_gb_s.value == entry["intra_node"]["per_device_per_direction_gb_s"]["value"]
         stated = entry["memory"].get("framework_visible_bytes")
-        assert stated is None or stated["value"] == device.visible_bytes.value
+        if device.name in LOWER_LOGS:
+            assert device.visible_bytes.integer == int(LOWER_LOGS[device.name] * 2**30)
+            assert stated is None or device.visible_bytes.integer <= stated["value"]
+        else:
+            assert stated is None or stated["value"] == device.visible_bytes.value
 
 
 def test_hybrids_say_how_many_of_their_layers_are_mla() -> None:

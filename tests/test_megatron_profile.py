@@ -568,7 +568,7 @@ def test_buffers_outside_torch_are_no_part_of_what_it_allocates(dispatcher, take
     if taken:
         own = mla_cost.plan(**asked, reserve={"dispatcher buffers": "1GiB"}).results[0].verdict
         assert own is not None
-        assert ("reserve: dispatcher buffers", -(2**30), "set with --reserve") in own.basis
+        assert ("reserve: dispatcher buffers", -(2**30), "set with --reserve", None, None) in own.basis
     else:
         with pytest.raises(mla_cost.InputError, match="no reserve item"):
             mla_cost.plan(**asked, reserve={"dispatcher buffers": "1GiB"})

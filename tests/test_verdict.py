@@ -199,7 +199,7 @@ def test_the_bucket_of_zero2_is_reserved(profile):
     assert all(item.name != "reserve: ZeRO-2 bucket" for item in found["zero1"].verdict.basis)
     own = mla_cost.plan(**LITE, sharding="zero2", reserve={"ZeRO-2 bucket": "1GiB"}).results[0].verdict
     assert own is not None
-    assert ("reserve: ZeRO-2 bucket", -GIB, "set with --reserve") in own.basis
+    assert ("reserve: ZeRO-2 bucket", -GIB, "set with --reserve", None, None) in own.basis
     with pytest.raises(mla_cost.InputError, match="no reserve item"):
         mla_cost.plan(**LITE, reserve={"ZeRO-2 bucket": "1GiB"})
 

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mla_cost import catalog
-from mla_cost.config import DeviceConfig, Fact, ModelConfig, ReserveItem
+from mla_cost.config import SECOND_HAND, DeviceConfig, Fact, ModelConfig, ReserveItem
 from mla_cost.errors import InputError
 
 if TYPE_CHECKING:
@@ -154,8 +154,8 @@ def _show_device(config: DeviceConfig) -> None:
     about = ("vendor", config.vendor), ("family", config.family), ("arch", config.arch)
     _print_lines("is", [", ".join(f"{key} {value}" for key, value in about)])
     _print_lines("also known as", [", ".join(config.aliases)] if config.aliases else [])
-    rows = [_fact_row(name, fact) for name, fact in config.facts().items()]
-    visible = () if config.framework_visible_bytes else (_fact_row("visible_bytes", config.visible_bytes),)
+    rows = [_fact_row(config, name, fact) for name, fact in config.facts().items()]
+    visible = () if config.framework_visible_bytes else (_fact_row(config, "visible_bytes", config.visible_bytes),)
     _print_table(("fact", "value", "verified", "source"), [*rows, *visible])
     _print_lines("links in a node", [config.intra_node_topology])
     for key, source in config.sources.items():
@@ -163,14 +163,16 @@ def _show_device(config: DeviceConfig) -> None:
     _print_lines("note", [config.notes] if config.notes else [])
 
 
-def _fact_row(name: str, fact: Fact | ReserveItem) -> tuple[str, ...]:
+def _fact_row(config: DeviceConfig, name: str, fact: Fact | ReserveItem) -> tuple[str, ...]:
     if isinstance(fact, Fact):
         value = _value(name, fact.value)
     else:
         groups = "".join(f"\n{_bytes(size)} for {ranks} ranks" for ranks, size in fact.by_group_size.items())
-        value = f"{_bytes(fact.bytes)} per {fact.per}{groups}"
+        end = "" if fact.high is None else " at the low end"
+        value = f"{_bytes(fact.bytes)} per {fact.per}{end}{groups}"
     noted = f"{value}\n{fact.note}" if fact.note else value
-    return name, noted, _YES_NO[fact.verified], fact.source
+    sure = SECOND_HAND if fact.verified and config.second_hand(fact) else _YES_NO[fact.verified]
+    return name, noted, sure, fact.source
 
 
 def _value(name: str, value: Any) -> str:

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from mla_cost.results import Plan, Result
+from mla_cost.results import Basis, Plan, Result
 from mla_cost.views.units import gib, readable
 
 # whom a reason is about, which the heading says: stages, and blocks that do not fit
@@ -40,8 +40,13 @@ def reserve_line(results: list[Result]) -> str:
     """What stands between usable and visible memory, all of it budgeted; empty without a verdict."""
     verdict = next((r.verdict for r in results if r.verdict and r.verdict.usable_bytes is not None), None)
     parts = [item for item in verdict.basis if item.name.startswith("reserve: ")] if verdict else []
-    told = [f"{item.name.removeprefix('reserve: ')} {gib(-item.bytes)}" for item in parts if item.bytes]
+    told = [f"{item.name.removeprefix('reserve: ')} {_kept_back(item)}" for item in parts if item.bytes]
     return f"kept back, budgeted: {', '.join(told)}" if told else ""
+
+
+def _kept_back(item: Basis) -> str:
+    """An amount and, of a range, its high end."""
+    return gib(-item.bytes) + ("" if item.high_bytes is None else f" (up to {gib(-item.high_bytes)})")
 
 
 def note_lines(plan: Plan) -> list[str]:
