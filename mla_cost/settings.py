@@ -77,6 +77,8 @@ class PlanSettings(BaseModel):
     attention_layout: Literal["sbnd", "bsht", "bnsd"] = "sbnd"
     softmax_dtype: Literal["activation", "fp32"] = "activation"
     mask: Literal["none", "tensor"] = "none"
+    names: Literal["rebound", "held"] = "rebound"
+    idle_mlp: Annotated[int, Field(ge=0, le=2**20)] = 0
     norm: Literal["fused", "composite"] = "fused"
     causal: bool = True
     remat: Annotated[str, Field(max_length=200), AfterValidator(canonical)] = "none"

@@ -63,6 +63,14 @@ def plan(
     ] = None,
     softmax_dtype: Annotated[str | None, typer.Option(metavar="activation|fp32", help="Dtype of the softmax.")] = None,
     mask: Annotated[str | None, typer.Option(metavar="none|tensor", help="A mask tensor in eager attention.")] = None,
+    names: Annotated[
+        str | None,
+        typer.Option(metavar="rebound|held", help="Whether a name of the block's code goes where it is bound again."),
+    ] = None,
+    idle_mlp: Annotated[
+        int | None,
+        typer.Option(metavar="WIDTH", help="An MLP whose weights lie beside a block and do not run (scope attention)."),
+    ] = None,
     norm: Annotated[
         str | None, typer.Option(metavar="fused|composite", help="RMSNorm in one kernel, or op by op.")
     ] = None,
@@ -133,6 +141,8 @@ def plan(
         "attention_layout": attention_layout,
         "softmax_dtype": softmax_dtype,
         "mask": mask,
+        "names": names,
+        "idle_mlp": idle_mlp,
         "norm": norm,
         "causal": causal,
         "other_memory": other_memory,
