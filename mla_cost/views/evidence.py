@@ -10,7 +10,7 @@ from typing import Any
 
 COMMAND = "mla-cost evidence --format markdown"
 CATALOGUE = "catalogue"
-UNITS = {"GB": " GB", "GiB": " GiB", "MiB": " MiB", "bytes": " B", "percent": " %"}
+UNITS = {"GB": " GB", "MB": " MB", "GiB": " GiB", "MiB": " MiB", "bytes": " B", "percent": " %"}
 COUNTED = {"matches": "match", "differs": "differ", "not-modelled": "are not modelled"}
 Data = Mapping[str, Any]
 
