@@ -89,6 +89,7 @@ class PlanSettings(BaseModel):
     cross_entropy: Literal["native", "native-fused", "fused", "chunked", "te-in-place", "te-fp32"] = "native"
     loss_chunks: Annotated[int, Field(ge=1, le=2**20)] = 8
     other_memory: Memory = ByteSize(0)
+    published: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     reserve: dict[str, Memory] = {}
     fragmentation_percent: Annotated[int, Field(ge=0, le=50)] | None = None
     dims: dict[str, Any] = {}

@@ -162,7 +162,8 @@ def plan(
         raise InputError("levers print as a table or as JSON", field="--format", value=output, allowed="table, json")
     answer = api.with_levers(settings, refused=refused_levers) if levers or refused_levers else api.answer(settings)
     refused = _refused(answer)
-    _print(answer, output, bars=bars, refused=bool(refused))
+    beside = _beside(settings.published) if settings.published and output == "table" else ""
+    _print(answer, output, beside, bars=bars, refused=bool(refused))
     if refused:
         raise InputError(refused)
     if plot is not None:
@@ -170,8 +171,8 @@ def plan(
     raise typer.Exit(1 if require_fit and not _fits(answer) else 0)
 
 
-def _print(answer: Any, output: str, *, bars: bool, refused: bool) -> None:
-    """The answer in the format asked for. refused: no row has numbers, and a table would be empty."""
+def _print(answer: Any, output: str, beside: str, *, bars: bool, refused: bool) -> None:
+    """The answer in the format asked for. refused: no row has numbers, and a table would be empty; beside: what follows it."""
     if output == "json":
         sys.stdout.write(answer.to_json() + "\n")
     elif output in {"csv", "markdown"}:
@@ -180,6 +181,16 @@ def _print(answer: Any, output: str, *, bars: bool, refused: bool) -> None:
         from mla_cost.views import table
 
         table.show(answer, bars=bars)
+        sys.stdout.write(beside)
+
+
+def _beside(published: str) -> str:
+    """The published figures that the plan names, each beside what is predicted for it."""
+    from mla_cost.evidence import beside
+    from mla_cost.views import evidence
+
+    rows = [row._asdict() for row in beside(published)]
+    return "\n" + evidence.beside(published, rows)
 
 
 def _check_picture(plot: Path) -> None:

@@ -31,6 +31,7 @@ _NO_AXES: Final = (
     "scope",
     "layers",
     "idle_mlp",
+    "published",
     "dims",
     "facts",
     "reserve",
