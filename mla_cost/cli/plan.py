@@ -172,7 +172,7 @@ def plan(
 
 
 def _print(answer: Any, output: str, beside: str, *, bars: bool, refused: bool) -> None:
-    """The answer in the format asked for. refused: no row has numbers, so a table would be empty; beside: what follows."""
+    """The answer in the format asked for. refused: no row has numbers, so a table is empty; beside: what follows it."""
     if output == "json":
         sys.stdout.write(answer.to_json() + "\n")
     elif output in {"csv", "markdown"}:
