@@ -63,7 +63,8 @@ def _elements(cost: CollectiveCost) -> float:
 
 
 def _tokens(plan: Fields) -> int:
-    return int(plan["seq_len"]) // int(plan["sp"]) * int(plan["micro_batch"])
+    sizes: Mapping[str, Any] = plan
+    return int(sizes["seq_len"]) // int(sizes["sp"]) * int(sizes["micro_batch"])
 
 
 NAMED: Mapping[str, Callable[[Row, Result, Fields], Any]] = {
