@@ -106,8 +106,8 @@ def reduced(key: Key) -> Key:
     found = found._replace(facts=facts(ones, known.zeros, known.heads_divided, known.rows_divided))
     if ATTENTION in reached:
         return found
-    usual = {"scheme": next(iter(SCHEMES)), "kernel": next(iter(KERNELS)), "names": "rebound"}
-    return found._replace(form=next(iter(FORMS)), **usual)
+    form, scheme, kernel = (next(iter(known)) for known in (FORMS, SCHEMES, KERNELS))
+    return found._replace(form=form, scheme=scheme, kernel=kernel, names="rebound")
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mla_cost.evidence.reads import as_the_paper_counts
 from mla_cost.evidence.rows import price
-from mla_cost.evidence.source import Row, Source
+from mla_cost.evidence.source import Fields, Row, Source
 
 READ = "sent as the paper counts"
 
@@ -38,7 +38,7 @@ def _sent(source: Source, row: Row) -> Sent:
     return Sent(row.id, row.published, row.unit, *(one / other for one, other in zip(ours, theirs, strict=True)))
 
 
-def _ways(source: Source, row: Row, side: dict[str, object]) -> tuple[int, int, int]:
+def _ways(source: Source, row: Row, side: Fields) -> tuple[int, int, int]:
     result = price({**source.plan(row), **side})
     forward = result.communication.forward
     assert forward.payload_bytes is not None

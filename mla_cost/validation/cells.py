@@ -156,10 +156,10 @@ def _stacks(size: Size) -> list[Spec]:
 
 def _held(size: Size) -> list[Spec]:
     """Nothing between the exchanges bound twice, beside weights that do not run: published widths, then small ones."""
-    usual = {"names": "held", "idle_mlp": 16}
-    real = {"dims": replace(next(iter(MODELS.values())), q_lora_rank=None), "seq_len": 16384, "sp": 8}
+    usual: dict[str, Any] = {"names": "held", "idle_mlp": 16}
+    real: dict[str, Any] = {"dims": replace(next(iter(MODELS.values())), q_lora_rank=None), "seq_len": 16384, "sp": 8}
     shapes = [TINY] if size == "quick" else list(SHAPES.values())
-    small = [
+    small: list[dict[str, Any]] = [
         {"dims": dims, "seq_len": 16, "sp": sp, "mask": mask}
         for dims in shapes
         for sp in (1, 2, 8)

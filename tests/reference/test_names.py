@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from mla_cost.validation.predict import predicted
 
 CELL = Spec(dims=replace(DIMS["deepseek-v3"], q_lora_rank=None), seq_len=4096, sp=8, names="held", idle_mlp=8192)
 SQUARE = 2 * 16 * 4096**2
-STYLES = {
+STYLES: dict[str, dict[str, Any]] = {
     "as it is": {},
     "mask tensor": {"mask": "tensor"},
     "fp32 softmax": {"softmax_dtype": "fp32"},
