@@ -220,12 +220,17 @@ _MODEL_ONLY = (
 )
 
 
+_ONE_BLOCK = "0, or scope attention, where a block may lie beside an MLP that does not"
+
+
 def _for_scope(settings: PlanSettings) -> PlanSettings:
     """What the scope allows and leaves to choose: a whole model has defaults of its own."""
     if settings.scope == "model":
         if settings.layers > 1:
             allowed = "1, or scope attention for equal blocks in a row"
             raise InputError("the model scope has all layers", field="layers", value=settings.layers, allowed=allowed)
+        if settings.idle_mlp:
+            raise InputError("a model's own MLPs run", field="idle_mlp", value=settings.idle_mlp, allowed=_ONE_BLOCK)
         return settings.by_scope()
     refuse_tensor_parallel(settings)
     for field in _MODEL_ONLY:

@@ -37,11 +37,14 @@ class Key(NamedTuple):
     attention_layout: str = "sbnd"
     softmax_dtype: str = "activation"
     mask: str = "none"
+    names: str = "rebound"
     norm: str = "fused"
     layer: str = "attention"
     remat: str = "none"
     input_held: bool = True
     gradient_held: bool = False
+    output_held: bool = False
+    idle_mlp: str = "none"
     profile: str = "reference"
     dispatcher: str = "alltoall"
     shared_overlap: str = "off"
@@ -58,6 +61,8 @@ class Key(NamedTuple):
             "value_padding": self.value_padding,
             "softmax_dtype": self.softmax_dtype,
             "mask": self.mask,
+            "names": self.names,
+            "idle_mlp": self.idle_mlp,
             "norm": self.norm,
             "dispatcher": self.dispatcher,
             "shared_overlap": self.shared_overlap,
@@ -101,7 +106,8 @@ def reduced(key: Key) -> Key:
     found = found._replace(facts=facts(ones, known.zeros, known.heads_divided, known.rows_divided))
     if ATTENTION in reached:
         return found
-    return found._replace(form=next(iter(FORMS)), scheme=next(iter(SCHEMES)), kernel=next(iter(KERNELS)))
+    form, scheme, kernel = (next(iter(known)) for known in (FORMS, SCHEMES, KERNELS))
+    return found._replace(form=form, scheme=scheme, kernel=kernel, names="rebound")
 
 
 @cache
@@ -150,11 +156,13 @@ class _Run:
         assert edge is not None
         machine.timeline.forward_events = len(machine.timeline.events)
         machine.mark_saved(edge)
+        outputs = [y] if self.key.output_held else []  # by whoever called
         del y
         if backward:
             held: list[Tensor] = []  # by whoever received it
             machine.backward(edge, lambda: self._gradient(dims, held))
         machine.closed = True
+        outputs.clear()
         return machine.timeline
 
     def reached(self) -> frozenset[str]:

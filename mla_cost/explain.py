@@ -133,7 +133,8 @@ def explain(
     """The formula of a form for one structural key, without numbers.
 
     one: dims that have size one, of `sp`, `heads` (per rank), `batch`, `positions` (per rank). without: absent parts,
-    of `query-latent` and `rope`. settings: v_layout, value_padding, attention_layout, softmax_dtype, mask.
+    of `query-latent` and `rope`. settings: v_layout, value_padding, attention_layout, softmax_dtype, mask,
+    names.
 
     Raises:
         InputError: an unknown name, or a combination that makes no program.

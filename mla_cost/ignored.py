@@ -25,6 +25,8 @@ def notes(model: ModelConfig, settings: PlanSettings, kernel: Kernel) -> Iterato
             yield f"{_told(settings, field)}: no effect (kernel {kernel.name} is one call, with its own)"
     if _stated(settings, "loss_chunks") and settings.cross_entropy != "chunked":
         yield f"{_told(settings, 'loss_chunks')}: no effect (only cross_entropy chunked cuts the loss into pieces)"
+    if profile.texts and _stated(settings, "names"):
+        yield f"{_told(settings, 'names')}: no effect (profile {profile.name} has its own code)"
     yield from _facts(model, settings)
     if profile.shardings and settings.sharding not in profile.shardings:
         own = " or ".join(profile.shardings)

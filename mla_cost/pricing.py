@@ -116,8 +116,8 @@ def _row(
 
 def _asked(settings: PlanSettings) -> dict[str, Any]:
     """The settings of a row that has no program, as they were asked for."""
-    fields = ("v_layout", "value_padding", "attention_layout", "softmax_dtype", "mask", "remat", "causal", "layers")
-    return {field: getattr(settings, field) for field in fields}
+    fields = ("v_layout", "value_padding", "attention_layout", "softmax_dtype", "mask", "names", "remat", "causal")
+    return {field: getattr(settings, field) for field in (*fields, "layers", "idle_mlp")}
 
 
 def _settings(settings: PlanSettings, point: Point) -> dict[str, Any]:
@@ -129,10 +129,12 @@ def _settings(settings: PlanSettings, point: Point) -> dict[str, Any]:
         "attention_layout": key.attention_layout,
         "softmax_dtype": key.softmax_dtype,
         "mask": key.mask,
+        "names": key.names,
         "norm": key.norm,
         "remat": settings.remat,
         "causal": settings.causal,
         "layers": settings.layers,
+        "idle_mlp": settings.idle_mlp,
     }
 
 

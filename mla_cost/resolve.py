@@ -53,6 +53,8 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
     profile = _profile(form, scheme, kernel, settings, layer)
     if layer != "attention":
         values |= layer_values(model, settings)
+    elif settings.idle_mlp:
+        values["f"] = settings.idle_mlp
     base = base_values(values, scheme.divides_heads)
     facts = facts_of(base, scheme.divides_heads)
     _present(profile, facts.zeros)
@@ -68,14 +70,26 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
         attention_layout=settings.attention_layout,
         softmax_dtype="activation" if settings.softmax_dtype == settings.dtype else settings.softmax_dtype,
         mask="none" if kernel.fused else settings.mask,
+        names=settings.names,
         norm=settings.norm,
         layer=layer,
         cross_entropy=settings.cross_entropy,
         down_projections=settings.down_projections if facts.rows_divided else "replicated",
         remat=_policy(settings.remat, profile),
     )
-    key = _implemented(key, profile, settings)
+    key = _surrounded(_implemented(key, profile, settings), settings)
     return Point(form, scheme, kernel, key, base, matters and "value" in form_of(form).points)
+
+
+def _surrounded(key: Key, settings: PlanSettings) -> Key:
+    """The key with what surrounds a block: weights beside it, and a caller that holds what it is handed.
+
+    Only of a single block: in a stack the output of one is the input of the next, and nobody else's.
+    """
+    if key.layer != "attention":
+        return key
+    held = key.names == "held" and settings.layers == 1
+    return key._replace(gradient_held=held, output_held=held, idle_mlp="held" if settings.idle_mlp else "none")
 
 
 def named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
@@ -251,7 +265,7 @@ def _implemented(key: Key, profile: Profile, settings: PlanSettings) -> Key:
     if not profile.texts:
         return key
     found: dict[str, Any] = {field: getattr(settings, field) for field in ("profile", *IMPLEMENTATION)}
-    return key._replace(**{**found, **profile.fixed})
+    return key._replace(**{**found, "names": "rebound", **profile.fixed})
 
 
 _FIELDS = {"seq_len": "S", "sp": "P", "heads": "n"}

@@ -77,6 +77,8 @@ class PlanSettings(BaseModel):
     attention_layout: Literal["sbnd", "bsht", "bnsd"] = "sbnd"
     softmax_dtype: Literal["activation", "fp32"] = "activation"
     mask: Literal["none", "tensor"] = "none"
+    names: Literal["rebound", "held"] = "rebound"
+    idle_mlp: Annotated[int, Field(ge=0, le=2**20)] = 0
     norm: Literal["fused", "composite"] = "fused"
     causal: bool = True
     remat: Annotated[str, Field(max_length=200), AfterValidator(canonical)] = "none"
@@ -87,6 +89,7 @@ class PlanSettings(BaseModel):
     cross_entropy: Literal["native", "native-fused", "fused", "chunked", "te-in-place", "te-fp32"] = "native"
     loss_chunks: Annotated[int, Field(ge=1, le=2**20)] = 8
     other_memory: Memory = ByteSize(0)
+    published: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     reserve: dict[str, Memory] = {}
     fragmentation_percent: Annotated[int, Field(ge=0, le=50)] | None = None
     dims: dict[str, Any] = {}

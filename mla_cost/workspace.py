@@ -43,7 +43,8 @@ SOFTMAX: dict[str, SoftmaxWorkspace] = {
     "ascend": SoftmaxWorkspace(
         frozenset({"strided_input", "strided_gradient"}),
         "inferred: aclnnSoftmaxBackward makes the gradient contiguous and forms no product",
-        "ops-nn softmax_grad (aclnnSoftmaxBackward); the peaks of arXiv 2607.17644 fit it",
+        "ops-nn softmax_grad (aclnnSoftmaxBackward); one cell of arXiv 2607.17644, Table 2, needs it (absorbed at "
+        "4096) and none refutes it: docs/decisions/0014",
     ),
     "cpu": SoftmaxWorkspace(
         frozenset({"strided_input", "strided_gradient"}),

@@ -24,6 +24,7 @@ STATED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"profile": "megatron", "norm": "composite"}, "norm composite: no effect (profile megatron has fused only)"),
     ({"profile": "megatron", "mask": "tensor"}, "mask tensor: no effect (profile megatron has none only)"),
+    ({"profile": "megatron", "names": "held"}, "names held: no effect (profile megatron has its own code)"),
     ({"profile": "megatron", "attention_layout": "bnsd"}, "attention_layout bnsd: no effect (kernel flash is one call"),
 ]
 

@@ -77,6 +77,43 @@ def test_ranks_are_those_of_the_titles():
     }
 
 
+PAPER = [2917, 3493, 2929, 7842, 10207, 7860, 27348, 36596, 27375]
+
+
+def test_the_papers_layer_prints_table_2_beside_the_prediction(capsys):
+    """Nine cells, and at sizes that the table does not have the same nine."""
+    for more in ([], ["--sp", "4", "--seq-len", "8192", "--set", "dims.heads=64"]):
+        out = printed(capsys, "plan", "laga-paper", *more)
+        cells = [line.split() for line in out.splitlines() if line.strip().startswith("table-2-")]
+        assert [cell[1] for cell in cells] == (
+            ["2,917", "3,493", "2,929", "7,842", "10,207", "7,860", "27,348", "36,596", "27,375"]
+        )
+        assert {cell[-1] for cell in cells} == {"matches"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [("papr/table-2", "did you mean paper?"), ("paper/table-3", "paper/table-2"), ("paper", "paper/table-1")],
+)
+def test_published_rows_that_do_not_exist_are_refused_before_anything_is_printed(capsys, asked, told):
+    out = printed(capsys, "plan", "laga-paper", "--set", f"published={asked}", code=2)
+    assert out.startswith("mla-cost: published: ")
+    assert told in out
+
+
+def test_the_papers_absorbed_layer_under_the_kernel_that_is_documented():
+    """What docs/decisions/0015 tells a user to do: 576-wide heads, no pse."""
+    row = mla_cost.plan(**mla_cost.plan_file("laga-paper") | {"kernel": "npu-fusion"})["absorbed"]
+    assert row.verdict.status == "fits"
+    assert round(row.memory.allocated_peak_bytes / 1e9, 1) == 3.3
+
+
+def test_weights_that_do_not_run_belong_to_a_block(capsys):
+    assert "idle_mlp" in printed(capsys, "plan", "--idle-mlp", "8", "--scope", "model", code=2)
+    printed(capsys, "plan", "--idle-mlp", "0", "--scope", "model")
+    printed(capsys, "plan", "--idle-mlp", "8", "--scope", "attention")
+
+
 def test_a_plan_is_found_by_name_and_by_path(capsys):
     arguments = ("--form", "laga", "--format", "json")
     named = printed(capsys, "plan", "Moonlight 8 H100", *arguments)

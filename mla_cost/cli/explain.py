@@ -35,6 +35,10 @@ def explain(
     attention_layout: Annotated[
         str | None, typer.Option(metavar="sbnd|bsht|bnsd", help="The order of letters in eager attention.")
     ] = None,
+    names: Annotated[
+        str | None,
+        typer.Option(metavar="rebound|held", help="Whether a name of the block's code goes where it is bound again."),
+    ] = None,
     assign: Annotated[Names, typer.Option("--set", metavar="FIELD=VALUE", help="Any field: dims.heads=64.")] = None,
 ) -> None:
     """Show the symbolic formula of a form, term by term, with the key it holds for.
@@ -56,6 +60,7 @@ def explain(
         "v_layout": v_layout,
         "value_padding": value_padding,
         "attention_layout": attention_layout,
+        "names": names,
     }
     given = {name: value for name, value in (plan | style).items() if value is not None}
     assigned = assignments(assign)

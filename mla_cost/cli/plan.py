@@ -63,6 +63,14 @@ def plan(
     ] = None,
     softmax_dtype: Annotated[str | None, typer.Option(metavar="activation|fp32", help="Dtype of the softmax.")] = None,
     mask: Annotated[str | None, typer.Option(metavar="none|tensor", help="A mask tensor in eager attention.")] = None,
+    names: Annotated[
+        str | None,
+        typer.Option(metavar="rebound|held", help="Whether a name of the block's code goes where it is bound again."),
+    ] = None,
+    idle_mlp: Annotated[
+        int | None,
+        typer.Option(metavar="WIDTH", help="An MLP whose weights lie beside a block and do not run (scope attention)."),
+    ] = None,
     norm: Annotated[
         str | None, typer.Option(metavar="fused|composite", help="RMSNorm in one kernel, or op by op.")
     ] = None,
@@ -133,6 +141,8 @@ def plan(
         "attention_layout": attention_layout,
         "softmax_dtype": softmax_dtype,
         "mask": mask,
+        "names": names,
+        "idle_mlp": idle_mlp,
         "norm": norm,
         "causal": causal,
         "other_memory": other_memory,
@@ -152,7 +162,8 @@ def plan(
         raise InputError("levers print as a table or as JSON", field="--format", value=output, allowed="table, json")
     answer = api.with_levers(settings, refused=refused_levers) if levers or refused_levers else api.answer(settings)
     refused = _refused(answer)
-    _print(answer, output, bars=bars, refused=bool(refused))
+    beside = _beside(settings.published) if settings.published and output == "table" else ""
+    _print(answer, output, beside, bars=bars, refused=bool(refused))
     if refused:
         raise InputError(refused)
     if plot is not None:
@@ -160,8 +171,8 @@ def plan(
     raise typer.Exit(1 if require_fit and not _fits(answer) else 0)
 
 
-def _print(answer: Any, output: str, *, bars: bool, refused: bool) -> None:
-    """The answer in the format asked for. refused: no row has numbers, and a table would be empty."""
+def _print(answer: Any, output: str, beside: str, *, bars: bool, refused: bool) -> None:
+    """The answer in the format asked for. refused: no row has numbers, so a table is empty; beside: what follows it."""
     if output == "json":
         sys.stdout.write(answer.to_json() + "\n")
     elif output in {"csv", "markdown"}:
@@ -170,6 +181,16 @@ def _print(answer: Any, output: str, *, bars: bool, refused: bool) -> None:
         from mla_cost.views import table
 
         table.show(answer, bars=bars)
+        sys.stdout.write(beside)
+
+
+def _beside(published: str) -> str:
+    """The published figures that the plan names, each beside what is predicted for it."""
+    from mla_cost.evidence import beside
+    from mla_cost.views import evidence
+
+    rows = [row._asdict() for row in beside(published)]
+    return "\n" + evidence.beside(published, rows)
 
 
 def _check_picture(plot: Path) -> None:

@@ -23,6 +23,7 @@ _PIPELINE: Final = frozenset({"first_layers", "last_layers", "pipeline_layout", 
 _LAYERS: Final = frozenset(
     {
         *("scheme", "kernel", "v_layout", "value_padding", "attention_layout", "softmax_dtype", "mask", "norm"),
+        "names",
         *("causal", "remat", "dispatcher", "shared_overlap", "rope_fusion", "cross_entropy"),
         "imbalance_percent",
     }

@@ -9,7 +9,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from mla_cost.errors import InputError, nearest
 from mla_cost.evidence import counts, fused, regimes, regression
+from mla_cost.evidence import sent as accounted
 from mla_cost.evidence.rows import Outcome, counted, replay
 from mla_cost.evidence.source import SOURCES, Source, load
 
@@ -30,6 +32,7 @@ class Evidence:
     sequences: tuple[regimes.Sequence, ...]
     smaller: tuple[regimes.Smaller, ...]
     gather: regimes.Gather
+    sent: tuple[accounted.Sent, ...]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -48,6 +51,7 @@ class Evidence:
             "sequence_boundaries": [boundary._asdict() for boundary in self.sequences],
             "smaller": [smaller._asdict() for smaller in self.smaller],
             "gather": self.gather._asdict(),
+            "sent": [found._asdict() for found in self.sent],
         }
 
     def to_json(self) -> str:
@@ -75,7 +79,32 @@ def evidence(executor: bool = False) -> Evidence:
         sequences=tuple(regimes.sequences()),
         smaller=tuple(regimes.smaller()),
         gather=regimes.gather(),
+        sent=tuple(accounted.sent(sources)),
     )
+
+
+def beside(name: str) -> tuple[Outcome, ...]:
+    """The published rows that a plan is told beside, replayed. name: a source and how their ids begin: paper/table-2.
+
+    Raises:
+        InputError: no such source, or none of its rows begins so.
+
+    """
+    given, _, start = name.partition("/")
+    if given not in SOURCES:
+        raise InputError(
+            "no such source of published figures", field="published", value=name, allowed=", ".join(SOURCES),
+            nearest=nearest(given, SOURCES),
+        )  # fmt: skip
+    source = load(given)
+    rows = [row for row in source.rows if start and row.id.startswith(start)]
+    if not rows:
+        begin = sorted({"-".join(row.id.split("-")[:2]) for row in source.rows})
+        raise InputError(
+            f"no row of {given} begins so", field="published", value=name,
+            allowed=", ".join(f"{given}/{each}" for each in begin), nearest=nearest(start, begin),
+        )  # fmt: skip
+    return tuple(replay(source, row, executor=False) for row in rows)
 
 
 def _fused(sources: list[Source]) -> fused.Search:

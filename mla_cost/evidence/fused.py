@@ -128,6 +128,6 @@ def _score_matrices(plan: Mapping[str, Any], cells: Choices, published: float) -
     """The published difference in units of one S x S tensor of the rank's heads, in bf16."""
     heads = plan["dims.heads"]
     for values in product(*cells.values()):
-        at = dict(zip(cells, values, strict=True))
+        at: dict[str, Any] = dict(zip(cells, values, strict=True))
         matrix = 2 * int(at["seq_len"]) ** 2 * heads // int(at["sp"])
         yield f"seq_len {at['seq_len']}, sp {at['sp']}", published * 1e9 / matrix

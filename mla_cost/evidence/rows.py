@@ -65,7 +65,7 @@ def replay(source: Source, row: Row, executor: bool) -> Outcome:
 def _outcome(source: Source, row: Row, predicted: Figure | None, reason: str, cells: tuple[Cell, ...] = ()) -> Outcome:
     published: Figure = list(row.published) if isinstance(row.published, tuple) else row.published
     off = None if predicted is None else _off(published, predicted)
-    status = _status(row, off)
+    status = _status(row, off) if row.decimals is None else _printed(row, predicted)
     if status == "differs":
         words = "the nearest reading gives" if row.how == "candidates" else "predicted"
         reason = f"{words} {shown(predicted)}{_because(source, row)}{'; ' if reason else ''}{reason}"
@@ -102,6 +102,13 @@ def _status(row: Row, off: float | None) -> str:
         return "not-modelled"
     beyond = off if row.bound else -off if row.at_least else abs(off)
     return "matches" if beyond <= row.tolerance else "differs"
+
+
+def _printed(row: Row, predicted: Figure | None) -> str:
+    """Whether a prediction, rounded as the source prints, is what it prints."""
+    assert isinstance(predicted, float)
+    assert row.decimals is not None
+    return "matches" if round(predicted, row.decimals) == row.published else "differs"
 
 
 def shown(figure: Figure | None) -> str:

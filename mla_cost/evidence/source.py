@@ -13,7 +13,7 @@ from mla_cost.config import validated
 from mla_cost.errors import InputError, shown
 from mla_cost.yamlfile import load_mapping
 
-Scalar = bool | int | float | str
+Scalar = bool | int | float | str | None
 Fields = dict[str, Scalar]
 Choices = dict[str, tuple[Scalar, ...]]
 Text = Annotated[str, Field(min_length=1)]
@@ -23,8 +23,8 @@ SOURCES = (
     "public_runs",
     "other_runs",
 )  # in the order of the page; a further source is one more file and name
-Unit = Literal["GB", "GiB", "MiB", "bytes", "elements", "percent", "ratio", "absolute", "truth", "fits"]
-UNITS = {"GB": 1e9, "GiB": 2.0**30, "MiB": 2.0**20, "bytes": 1.0, "elements": 1.0}
+Unit = Literal["GB", "MB", "GiB", "MiB", "bytes", "elements", "percent", "ratio", "absolute", "truth", "fits"]
+UNITS = {"GB": 1e9, "MB": 1e6, "GiB": 2.0**30, "MiB": 2.0**20, "bytes": 1.0, "elements": 1.0}
 
 
 class _Strict(BaseModel):
@@ -52,9 +52,9 @@ class Row(_Strict):
     read: the field of a result, less those of `less`, or a figure by name (`reads.NAMED`); tensors: what such a figure
     is of. of, against: plan fields of the two sides. how: what is made of them (`as` in the file). grid: the figure is
     the range over these cells. bound, at_least: the figure is an upper, a lower bound. others: cells that the source
-    does not claim and the page prints beside it. because: why it differs. note: told in any case. gates: whether the
-    tool answers for this figure. missing: why nothing is predicted; where `of` is given, what that plan comes to is
-    told nevertheless.
+    does not claim and the page prints beside it. decimals: how many the source prints, to all of which a prediction
+    has to agree. because: why it differs. note: told in any case. gates: whether the tool answers for this figure.
+    missing: why nothing is predicted; where `of` is given, what that plan comes to is told nevertheless.
     """
 
     id: Text
@@ -77,6 +77,7 @@ class Row(_Strict):
     how: Literal["value", "difference", "ratio", "excess", "candidates", "visible"] = Field("value", alias="as")
     accountings: bool = False
     executor: Executor | None = None
+    decimals: int | None = None
     because: str = ""
     note: str = ""
     gates: bool = False

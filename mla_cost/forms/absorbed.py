@@ -27,17 +27,32 @@ forward(x):
     w = parameter W_kv_up[n k+v d_c]
     exchange weights w
     w_uk[k], w_uv[v] = split w
-    q = absorb q, w_uk
-    if r
-        value[d_c] = slice key
-        o = attend q, key, value
-        drop value
+    if names == held
+        o = fold_and_attend q, key, w_uk
     else
-        o = attend q, key, key
+        q = absorb q, w_uk
+        if r
+            value[d_c] = slice key
+            o = attend q, key, value
+            drop value
+        else
+            o = attend q, key, key
     o = einsum "sbnc,nvc->sbnv" o, w_uv
     exchange output o
     y = linear o, W_o[h n v]
     return y
+
+fold_and_attend(q, key, w_uk):
+    if not r
+        q_absorbed = einsum "sbnk,nkc->sbnc" q, w_uk
+        o = attend q_absorbed, key, key
+        return o
+    q_nope[k], q_rope[r] = split q
+    q_absorbed = einsum "sbnk,nkc->sbnc" q_nope, w_uk
+    q_and_rope = concat q_absorbed, q_rope
+    value[d_c] = slice key
+    o = attend q_and_rope, key, value
+    return o
 
 absorb(q, w_uk):
     if not r

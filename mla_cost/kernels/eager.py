@@ -6,10 +6,12 @@ TEXT = """
 attend(q, key, value):
     raw_scores = einsum "{scores}" "attention" q, key
     scores = scale raw_scores
-    drop raw_scores
+    if names == rebound
+        drop raw_scores
     if mask == tensor
         masked_scores = mask scores
-        drop scores
+        if names == rebound
+            drop scores
         probabilities = softmax masked_scores
     else
         probabilities = softmax scores

@@ -7,6 +7,9 @@ LAYER = Layer(
     title="the attention block alone",
     text="""
 layer(x):
+    if idle_mlp == held
+        gate_up = parameter W_fc1[f+f h]
+        down = parameter W_fc2[h f]
     y = forward x
     return y
 """,

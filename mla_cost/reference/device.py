@@ -29,7 +29,7 @@ from torch import nn
 from mla_cost.reference.fake import fake_groups
 from mla_cost.reference.forms import initialise
 from mla_cost.reference.layer import make_inputs, make_layer
-from mla_cost.reference.measure import loss_of
+from mla_cost.reference.measure import holding, loss_of
 from mla_cost.reference.spec import DIMS, FORMS, LAYERS, SETTINGS, Dims, Spec
 from mla_cost.reference.tp import Groups, make_groups
 
@@ -70,10 +70,10 @@ def measure(spec: Spec, groups: Groups, device: torch.device, steps: int) -> lis
     initialise(layer)
     for x in inputs:
         x.data.normal_()
-    return [_step(layer, inputs, device) for _ in range(steps + 1)][1:]
+    return [_step(layer, inputs, device, spec.caller_holds) for _ in range(steps + 1)][1:]
 
 
-def _step(layer: nn.Module, inputs: Sequence[torch.Tensor], device: torch.device) -> Step:
+def _step(layer: nn.Module, inputs: Sequence[torch.Tensor], device: torch.device, holds: bool) -> Step:
     layer.zero_grad()
     for x in inputs:
         x.grad = None
@@ -81,7 +81,11 @@ def _step(layer: nn.Module, inputs: Sequence[torch.Tensor], device: torch.device
     runtime = getattr(torch, device.type)
     held = _restart(runtime)
     start = time.perf_counter()
-    loss_of(layer(*inputs), scalar).backward(seed)
+    if holds:
+        outputs: list[Any] = []
+        loss_of(holding(layer(*inputs), outputs), scalar).backward(seed)
+    else:
+        loss_of(layer(*inputs), scalar).backward(seed)
     runtime.synchronize()
     seconds = time.perf_counter() - start
     if held is None:

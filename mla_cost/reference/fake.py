@@ -43,7 +43,7 @@ def fake_group(size: int) -> Iterator[dist.ProcessGroup | None]:
 def run_fake(spec: Spec) -> Recording:
     """Record the layers of the spec on one rank, forward and backward, without any of their memory."""
     with fake_groups(spec.sp, spec.tp, spec.ep, spec.etp) as groups, FakeTensorMode():
-        recording = record(make_layer(spec, groups), make_inputs(spec))
+        recording = record(make_layer(spec, groups), make_inputs(spec), holds=spec.caller_holds)
     return replace(recording, by_construction=spec.by_construction)
 
 

@@ -57,6 +57,9 @@ class Attention(nn.Module):
         self.kv_norm = RMSNorm(dims.kv_lora_rank, self.spec.norm, dtype)
         self.kv_up = Linear(dims.kv_lora_rank, dims.heads * (dims.nope + dims.value), bias=False, dtype=dtype)
         self.out_proj = Linear(dims.heads * dims.value, dims.hidden, bias=False, dtype=dtype)
+        if self.spec.idle_mlp:
+            widths = ((dims.hidden, 2 * self.spec.idle_mlp), (self.spec.idle_mlp, dims.hidden))
+            self.idle = nn.ModuleList(Linear(*width, bias=False, dtype=dtype) for width in widths)
 
     def _make_tables(self) -> None:
         """RoPE tables of this rank's positions, and the kernel with its mask if one is asked for."""
@@ -196,6 +199,17 @@ class Absorbed(Attention):
         q_nope, q_rope = q.split([self.dims.nope, self.dims.rope], -1)
         return torch.cat((torch.einsum("sbnk,nkc->sbnc", q_nope, w_uk), q_rope), -1)
 
+    def fold_and_attend(self, q: Tensor, key: Tensor, w_uk: Tensor) -> Tensor:
+        """Absorb and attend in one function, each result under a name of its own; returns `[S b l d_c]`."""
+        dims = self.dims
+        if dims.rope == 0:
+            q_absorbed = torch.einsum("sbnk,nkc->sbnc", q, w_uk)
+            return self.kernel(q_absorbed, key, key)  # type: ignore[no-any-return]
+        q_nope, q_rope = q.split([dims.nope, dims.rope], -1)
+        q_absorbed = torch.einsum("sbnk,nkc->sbnc", q_nope, w_uk)
+        q_and_rope = torch.cat((q_absorbed, q_rope), -1)
+        return self.kernel(q_and_rope, key, key[..., : dims.kv_lora_rank])  # type: ignore[no-any-return]
+
     def forward(self, x: Tensor) -> Tensor:
         """`[s b h]` -> `[s b h]`."""
         dims = self.dims
@@ -208,8 +222,11 @@ class Absorbed(Attention):
             key = gather(key, self.group)
         w = self.own_rows().view(-1, dims.nope + dims.value, dims.kv_lora_rank)
         w_uk, w_uv = w.split([dims.nope, dims.value], 1)
-        q = self.absorb(q, w_uk)
-        o = self.kernel(q, key, key if k_rope is None else key[..., : dims.kv_lora_rank])
+        if self.spec.names == "held":
+            o = self.fold_and_attend(q, key, w_uk)
+        else:
+            q = self.absorb(q, w_uk)
+            o = self.kernel(q, key, key if k_rope is None else key[..., : dims.kv_lora_rank])
         o = torch.einsum("sbnc,nvc->sbnv", o, w_uv)
         if self.group:
             o = heads_in(o, self.group)

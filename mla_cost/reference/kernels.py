@@ -23,6 +23,7 @@ class Eager(nn.Module):
 
     def __init__(self, spec: Spec, scale: float, mask: Tensor | None) -> None:
         super().__init__()
+        self.holds = spec.names == "held"
         self.scale, self.letters = scale, LETTERS[spec.attention_layout]
         self.softmax_dtype = torch.float32 if spec.softmax_dtype == "fp32" else None
         self.register_buffer("mask", mask, persistent=False)
@@ -33,6 +34,25 @@ class Eager(nn.Module):
 
     def forward(self, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend; returns `[S b l d]`."""
+        return self.held(q, key, value) if self.holds else self.rebound(q, key, value)
+
+    def held(self, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Every result under a name of its own, so that each lives until this function returns."""
+        shared = "tbnd" if key.dim() == q.dim() else "tbd"
+        score_letters, out_letters = self.letters_for(key)
+        raw_scores = torch.einsum(f"sbnd,{shared}->{score_letters}", q, key)
+        scores = raw_scores * self.scale
+        visible = scores
+        if self.mask is not None:
+            mask = self.mask if score_letters == "bnst" else self.mask.unsqueeze(1)
+            visible = scores.masked_fill(mask, -torch.inf)
+        probs = torch.softmax(visible, -1, dtype=self.softmax_dtype)
+        narrow_probs = probs if self.softmax_dtype is None else probs.to(scores.dtype)
+        out = torch.einsum(f"{score_letters},{shared}->{out_letters}", narrow_probs, value)
+        return out.permute(*(out_letters.index(letter) for letter in "sbnd"))
+
+    def rebound(self, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Results under few names: what a name held goes as soon as it is bound again."""
         shared = "tbnd" if key.dim() == q.dim() else "tbd"
         score_letters, out_letters = self.letters_for(key)
         scores = torch.einsum(f"sbnd,{shared}->{score_letters}", q, key)

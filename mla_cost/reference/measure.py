@@ -279,6 +279,7 @@ def record(
     *,
     parameters: Iterable[torch.Tensor] = (),
     tables: Iterable[torch.Tensor] = (),
+    holds: bool = False,
 ) -> Recording:
     """Run `function(*inputs)` forward and backward and return what was kept, allocated, freed and exchanged.
 
@@ -287,6 +288,8 @@ def record(
     inputs      held by the caller throughout, hence counted from the first event on, as are their gradients.
     parameters  left out; storages that end as their `.grad` have the role `parameter_gradient`. `.grad` must be None.
     tables      left out, like parameters, and have no gradient.
+
+    holds       whether the caller keeps the outputs and their gradients until backward is over.
 
     An output that needs no gradient gets none; with no output that needs one there is no backward phase.
     """
@@ -300,7 +303,7 @@ def record(
     log = _Log()
     scalar, seed = (torch.zeros((), device=_device(inputs)) for _ in range(2))
     log.exclude([*parameters, *tables, scalar, seed])
-    kept = _run(function, inputs, log, scalar, seed)
+    kept = _run(function, inputs, log, scalar, seed, [] if holds else None)
     return _recording(log, kept, parameters)
 
 
@@ -352,19 +355,36 @@ def _recorded(log: _Log) -> Iterator[None]:
 
 
 def _run(
-    function: Callable[..., Any], inputs: Sequence[torch.Tensor], log: _Log, scalar: torch.Tensor, seed: torch.Tensor
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    log: _Log,
+    scalar: torch.Tensor,
+    seed: torch.Tensor,
+    held: list[Any] | None,
 ) -> list[int]:
-    """The surround of one block; returns the serials alive between forward and backward."""
+    """The surround of one block; returns the serials alive between forward and backward.
+
+    held: where the caller keeps outputs and their gradients, None where it names neither.
+    """
     for tensor in inputs:
         log.see(tensor, "input")
     with _recorded(log):
         # Only the call below holds the outputs: nobody names them, so they die with it unless the graph keeps them.
-        loss = loss_of(function(*inputs), scalar)
+        loss = loss_of(function(*inputs) if held is None else holding(function(*inputs), held), scalar)
         kept = list(log.live.values())
         if loss.requires_grad:
             loss.backward(seed)
     log.recording = False
     return kept
+
+
+def holding(outputs: Any, held: list[Any]) -> Any:
+    """The outputs, which `held` keeps, as it will keep the gradients handed to them."""
+    held.append(outputs)
+    for output in tensors_in(outputs):
+        if output.requires_grad:
+            output.register_hook(held.append)
+    return outputs
 
 
 def loss_of(outputs: Any, scalar: torch.Tensor) -> torch.Tensor:

@@ -28,6 +28,7 @@ SETTINGS = {
     "attention_layout": ("sbnd", "bsht", "bnsd"),
     "softmax_dtype": ("activation", "fp32"),
     "mask": ("none", "tensor"),
+    "names": ("rebound", "held"),
     "value_padding": (None, "none", "qk"),
     "norm": ("fused", "composite"),
     "fused_attention": ("stand-in", "sdpa"),
@@ -73,6 +74,10 @@ class Spec:
     (0: none) that are divided over tp. An `ep` x `etp` beyond sp x tp adds data-parallel ranks, each with its own
     `micro_batch` sequences.
 
+    `names="held"` is the style of docs/decisions/0014: nothing between the exchanges is bound twice, and whoever calls
+    one block holds its output and the gradient handed in. `idle_mlp` is the width of an MLP that a block holds the
+    weights of and never runs.
+
     `loss` is the head's: "chunked" takes its positions in `loss_chunks` parts, as equal as can be.
 
     `remat` names the parts that run again in backward, joined by "+"; "none" is nothing.
@@ -90,6 +95,8 @@ class Spec:
     attention_layout: str = "sbnd"
     softmax_dtype: str = "activation"
     mask: str = "none"
+    names: str = "rebound"
+    idle_mlp: int = 0
     value_padding: str | None = None
     norm: str = "fused"
     fused_attention: str = "stand-in"
@@ -215,6 +222,11 @@ class Spec:
         if self.form == "laga":
             return "explicit", self.scheme or "latent-gather"
         return self.form, self.scheme or SCHEMES[self.form][0]
+
+    @property
+    def caller_holds(self) -> bool:
+        """Whether the caller keeps the output and its gradient: of one block; in a stack they are the next one's."""
+        return self.names == "held" and self.layer == "attention" and self.layers == 1
 
     @property
     def has_attention(self) -> bool:

@@ -24,9 +24,18 @@ COUNTS: Final = {"attention": ("seq_len", "sp", "micro_batch", "layers"), "model
 # what attention scope prices; a plan's further settings belong to model scope
 _ATTENTION: Final = (
     *("model", "device", "form", "scheme", "kernel", *COUNTS["attention"], "tp", "dtype", "v_layout", "value_padding"),
-    *("attention_layout", "softmax_dtype", "mask", "norm", "causal", "remat", "profile", "other_memory"),
+    *("attention_layout", "softmax_dtype", "mask", "names", "norm", "causal", "remat", "profile", "idle_mlp"),
+    "other_memory",
 )
-_NO_AXES: Final = ("scope", "layers", "dims", "facts", "reserve")  # of model scope; dims.*, facts.*, reserve.* are
+_NO_AXES: Final = (
+    "scope",
+    "layers",
+    "idle_mlp",
+    "published",
+    "dims",
+    "facts",
+    "reserve",
+)  # of model scope; dims.*, facts.*, reserve.* are
 FIELDS: Final = {
     "attention": _ATTENTION,
     "model": tuple(name for name in PlanSettings.model_fields if name not in _NO_AXES),

@@ -217,6 +217,8 @@ class ModelGrid(Grid):
     def _require(settings: PlanSettings) -> None:
         if settings.layers > 1:
             raise InputError("the model scope has all layers", field="layers", value=settings.layers, allowed="1")
+        if settings.idle_mlp:
+            raise InputError("a model's own MLPs run", field="idle_mlp", value=settings.idle_mlp, allowed="0")
 
     @staticmethod
     def is_number(axis: Axis) -> bool:

@@ -27,7 +27,7 @@ from mla_cost.sweeping.grid import WIDTHS, Box, Choice, Grid
 from mla_cost.sweeping.moments import FIGURES, MORE, Kinds, rows
 from mla_cost.workspace import kinds_of
 
-_BITS: Final = ("P", "s", "b", "l", "n", "h", "d_q", "d_c", "k", "r", "v", "r_half")
+_BITS: Final = ("layers", "P", "s", "b", "l", "n", "h", "d_q", "d_c", "k", "r", "v", "r_half")
 
 
 class Figures(NamedTuple):
@@ -69,7 +69,7 @@ class Pricer:
         if scheme is None:
             _refuse(found, slice(None), NO_PROGRAM)
             return found
-        values = _local(self.grid.values(box), scheme)
+        values = _local({**self.grid.values(box), "f": choice.settings.idle_mlp}, scheme)
         kernel: Kernel = KERNELS[choice.settings.kernel]
         code = _code(scheme, kernel, form_of(choice.form), values, count)
         for where in _groups(code):
@@ -117,7 +117,7 @@ class Pricer:
         dims = model.dims.model_copy(
             update={field: first[symbol] or (None if symbol == "d_q" else 0) for symbol, field in WIDTHS.items()}
         )
-        sizes = {"seq_len": first["S"], "sp": first["P"], "micro_batch": first["b"]}
+        sizes = {"seq_len": first["S"], "sp": first["P"], "micro_batch": first["b"], "layers": first["layers"]}
         try:
             point = resolve(
                 model.model_copy(update={"dims": dims}), choice.form, choice.settings.model_copy(update=sizes)

@@ -101,7 +101,7 @@ def fake_cells(size: Size) -> list[Spec]:
     if size == "full":
         return [*fake_cells("default"), *_crossed()]
     small = _small(3 if size == "quick" else 1)
-    return list(dict.fromkeys([*_real(size), *small, *_stacks(size), *_torchs_own()]))
+    return list(dict.fromkeys([*_real(size), *small, *_stacks(size), *_held(size), *_torchs_own()]))
 
 
 def _points(dims: Dims) -> list[tuple[int, int]]:
@@ -151,6 +151,27 @@ def _stacks(size: Size) -> list[Spec]:
         for kernel in _kernels(fused=False)[:1] + _kernels(fused=True)[-1:]
         for sp in (1, 2)
         for layers in ((2,) if size == "quick" else (2, 5))
+    )
+
+
+def _held(size: Size) -> list[Spec]:
+    """Nothing between the exchanges bound twice, beside weights that do not run: published widths, then small ones."""
+    usual: dict[str, Any] = {"names": "held", "idle_mlp": 16}
+    real: dict[str, Any] = {"dims": replace(next(iter(MODELS.values())), q_lora_rank=None), "seq_len": 16384, "sp": 8}
+    shapes = [TINY] if size == "quick" else list(SHAPES.values())
+    small: list[dict[str, Any]] = [
+        {"dims": dims, "seq_len": 16, "sp": sp, "mask": mask}
+        for dims in shapes
+        for sp in (1, 2, 8)
+        for mask in SETTINGS["mask"]
+        if sp <= dims.heads
+    ]
+    kernels = _kernels(fused=False) + _kernels(fused=True)[-1:]
+    return made(
+        usual | {"form": form, "scheme": scheme, "kernel": kernel} | cell
+        for form, scheme in pairings()
+        for kernel in kernels
+        for cell in (real, *small)
     )
 
 

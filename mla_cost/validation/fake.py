@@ -119,16 +119,16 @@ def timeline_row(at: Evaluation, recording: Recording, cell: str, stated: bool) 
 
 
 @lru_cache(maxsize=256)
-def _parameter_bytes(dims: Dims, dtype: str) -> int:
+def _parameter_bytes(dims: Dims, dtype: str, idle_mlp: int) -> int:
     """Bytes of one block's parameters; they are the same in every form."""
     with FakeTensorMode():
-        block = make_stack(Spec(dims=dims, dtype=dtype, seq_len=2, sp=1))
+        block = make_stack(Spec(dims=dims, dtype=dtype, seq_len=2, sp=1, idle_mlp=idle_mlp))
         return sum(parameter.nbytes for parameter in block.parameters())
 
 
 def _parameters(at: Evaluation, recording: Recording, spec: Spec) -> Row:
     ours = at.parameter_bytes(), at.gradient_bytes()
-    theirs = _parameter_bytes(spec.dims, spec.dtype), recording.parameter_gradient_bytes
+    theirs = _parameter_bytes(spec.dims, spec.dtype, spec.idle_mlp), recording.parameter_gradient_bytes
     return row("parameters", name(spec), _figures(ours, theirs), f"{ours[0]:,} B and gradients {ours[1]:,} B")
 
 

@@ -23,7 +23,7 @@ from mla_cost.validation.report import Row, row
 LETTERS = {"embedding": "E", "dense": "t", "moe": "t", "head": "L"}
 SETTINGS = (
     *("kernel", "scheme", "seq_len", "sp", "tp", "ep", "micro_batch", "dtype", "v_layout", "value_padding", "norm"),
-    *("attention_layout", "softmax_dtype", "mask", "remat"),
+    *("attention_layout", "softmax_dtype", "mask", "names", "remat"),
 )
 DENSE = (("embedding", "dense"), ("dense", "head"))
 EXPERTS = (("embedding", "dense"), ("moe", "head"))

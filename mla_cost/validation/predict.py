@@ -16,7 +16,19 @@ from mla_cost.settings import PlanSettings
 # The settings that a plan and a cell both have, under the same names.
 _SETTINGS = (
     *("kernel", "scheme", "seq_len", "sp", "micro_batch", "layers", "dtype", "v_layout", "value_padding"),
-    *("attention_layout", "softmax_dtype", "mask", "norm", "tp", "ep", "etp", "loss_chunks", "remat"),
+    *(
+        "attention_layout",
+        "softmax_dtype",
+        "mask",
+        "names",
+        "idle_mlp",
+        "norm",
+        "tp",
+        "ep",
+        "etp",
+        "loss_chunks",
+        "remat",
+    ),
 )
 
 

@@ -10,19 +10,42 @@ from typing import Any
 
 COMMAND = "mla-cost evidence --format markdown"
 CATALOGUE = "catalogue"
-UNITS = {"GB": " GB", "GiB": " GiB", "MiB": " MiB", "bytes": " B", "percent": " %"}
+UNITS = {"GB": " GB", "MB": " MB", "GiB": " GiB", "MiB": " MiB", "bytes": " B", "percent": " %"}
 COUNTED = {"matches": "match", "differs": "differ", "not-modelled": "are not modelled"}
 Data = Mapping[str, Any]
 
 
 def markdown(page: Data) -> str:
     """The whole page, ending with a newline."""
-    parts = (_head, _figures, _reasons, _parameters, _fused, _regression, _regimes, _gather)
+    parts = (_head, _figures, _reasons, _parameters, _sent, _fused, _regression, _regimes, _gather)
     return "\n\n".join("\n".join(part(page)) for part in parts) + "\n"
 
 
 def text(page: Data, width: int = 80) -> str:
     """The counts and one line per row, for a terminal or a pipe."""
+    sentences = [
+        *(f"{row['row']}: {_accounts(row)}" for row in page["sent"] if row["unit"] == "ratio"),
+        *(f"{row['id']}: {row['reason']}" for row in page["rows"] if row["status"] == "differs"),
+        _counted_words(page),
+        "Reasons for every row and the questions the paper leaves: --format markdown",
+    ]
+    told = "\n".join(textwrap.fill(sentence, width, break_on_hyphens=False) for sentence in sentences)
+    return f"{_counts(page)}\n{_listing(_listed(page), width)}{told}\n"
+
+
+def _accounts(row: Data) -> str:
+    """Three ways to count, in words."""
+    counted = f"prints {_number(row['published'])}, its own count gives {row['printed_way']:.3f}"
+    return f"{counted}; payload {row['payload']:.3f}; {row['wire']:.3f} on the wire, which is what a network sees"
+
+
+def beside(name: str, rows: Iterable[Data], width: int = 80) -> str:
+    """Published rows beside their predictions, for a terminal or a pipe; `name` as a plan gives it."""
+    return f"Published beside predicted ({name}), each at its own sizes\n" + _listing(rows, width)
+
+
+def _listing(rows: Iterable[Data], width: int) -> str:
+    """One line per row."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -32,16 +55,10 @@ def text(page: Data, width: int = 80) -> str:
     for name in ("published", "predicted", "off"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("status", no_wrap=True)
-    for row in _listed(page):
+    for row in rows:
         table.add_row(row["id"], _published(row), _predicted(row), _off(row), row["status"])
     console = Console(file=io.StringIO(), width=width, no_color=True, force_terminal=False, markup=False)
-    console.print(_counts(page), table, highlight=False)
-    console.print(
-        "\n".join(f"{row['id']}: {row['reason']}" for row in page["rows"] if row["status"] == "differs"),
-        highlight=False,
-    )
-    console.print(_counted_words(page), highlight=False)
-    console.print("Reasons for every row and the questions the paper leaves: --format markdown", highlight=False)
+    console.print(table, highlight=False)
     file = console.file
     assert isinstance(file, io.StringIO)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
@@ -80,7 +97,7 @@ def _head(page: Data) -> Iterator[str]:
     yield ""
     yield from _paragraph(
         "A plan states only what its source states, each field with its citation in `configs/evidence/`; the rest are",
-        "this tool's defaults. The latent rank of the query, for one, is not stated by the paper and is DeepSeek-V3's.",
+        "this tool's defaults. Of the paper's setup one field is inferred, `names: held`: docs/decisions/0014.",
         "The tool answers for the two rows marked `gate`, within 5 %; no row is fitted and the others gate nothing.",
     )
 
@@ -197,6 +214,28 @@ def _fused(page: Data) -> Iterator[str]:
     )
     yield ""
     yield from _candidates(one)
+
+
+def _sent(page: Data) -> Iterator[str]:
+    yield "## What forward sends, counted three ways"
+    yield ""
+    yield from _paragraph(
+        "Payload is what a rank hands to its collectives. Wire is what a rank sends, and this is what a network sees:",
+        "(P-1)/P of an all-to-all's payload, P-1 times what a gather is handed. The paper's count takes every",
+        "all-to-all at 2(P-1)/P of its payload, twice what is sent, as if what a rank receives were added, and the",
+        "latent once as it is handed over, which is 1/(P-1) of what its gather sends. So it favours a gather against",
+        "all-to-alls, and its ratio is above what a network gains from LAGA. MB of 1e6 bytes, one rank.",
+    )
+    yield ""
+    rows = (
+        (found["row"], _number(found["published"]), *(_way(found, way) for way in ("printed_way", "payload", "wire")))
+        for found in page["sent"]
+    )
+    yield from _table(("row", "printed", "as the paper counts", "payload", "wire: what a network sees"), rows)
+
+
+def _way(found: Data, way: str) -> str:
+    return f"{found[way]:.3f}" if found["unit"] == "ratio" else f"{found[way] / 1e6:,.2f}"
 
 
 def _candidates(found: Iterable[Data]) -> Iterator[str]:
