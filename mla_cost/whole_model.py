@@ -40,8 +40,10 @@ from mla_cost.states import (
     BUCKET_SOURCE,
     States,
     StateSettings,
+    StepCollective,
     bucket_bytes,
     rank_parameters,
+    reduced_bytes,
     shape_of,
     states,
     step_collectives,
@@ -53,7 +55,7 @@ PARTS = (
     "apart from the loss, are priced from their parts"
 )
 STEP = "step of gradients in fp32"
-BUCKET = "ZeRO-2 bucket"
+BUCKET = "ZeRO bucket"
 
 
 class Cost(NamedTuple):
@@ -177,7 +179,7 @@ def verdict(
 
 
 def bucket(settings: PlanSettings) -> tuple[Basis, ...]:
-    """What ZeRO-2 reserves for the gradients that it reduces next; nothing under other shardings."""
+    """What ZeRO reserves for the gradients that it reduces next; nothing under other shardings."""
     amount = bucket_bytes(state_settings(settings))
     return (Basis(BUCKET, amount, f"budgeted: {BUCKET_SOURCE}"),) if amount else ()
 
@@ -307,6 +309,7 @@ def state_settings(settings: PlanSettings) -> StateSettings:
         sharded_down=settings.down_projections == "sharded",
         vocab_multiple=settings.vocab_multiple,
         whole_joined=not PROFILES[settings.profile].splits_joined,
+        fp16=settings.dtype == "fp16",
     )
 
 
@@ -574,10 +577,20 @@ def _step(model: ModelConfig, worst: Cost, settings: PlanSettings) -> Iterator[C
             axis=called.axis,
             group_size=called.group_size,
             count=called.calls,
-            dtype=settings.gradient_dtype if "gradients" in called.tensor else settings.dtype,
+            dtype=_travels_as(called, parallel, settings),
             payload_bytes=called.calls * called.payload_bytes,
             wire_bytes=called.calls * called.wire_bytes,
         )
+
+
+def _travels_as(called: StepCollective, parallel: Parallel, settings: PlanSettings) -> str:
+    """The dtype of what the optimizer step sends."""
+    keeping = state_settings(settings)
+    if "gradients" not in called.tensor:
+        return settings.dtype
+    if not keeping.zero or called.axis in {"tp", "pp"}:
+        return settings.gradient_dtype
+    return "fp32" if reduced_bytes(keeping, parallel.sp) == 4 else settings.dtype
 
 
 def _traffic(costs: Iterable[CollectiveCost], phase: str) -> Traffic:

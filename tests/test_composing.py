@@ -142,6 +142,21 @@ def test_the_bucket_of_zero2_is_reserved_where_it_is():
     assert [usable[0] - each for each in usable] == [0, 500_000_000 * 2, 500_000_000 * 4]
 
 
+def test_what_deepspeed_sends_and_keeps_is_that_of_plans():
+    both = ["fp32", "bf16"]
+    columns = {
+        "sharding": ["zero1", "zero1", "zero2", "zero2"] * 3,
+        "gradient_dtype": both * 6,
+        "sp": [1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 1, 1],
+        "dp": [8, 8, 8, 8, 4, 4, 4, 4, 8, 8, 8, 8],
+        "dtype": ["bf16"] * 8 + ["fp16"] * 4,
+        "micro_batches": [3] * 12,
+    }
+    found = priced(columns)
+    require_plans(found)
+    assert len(set(found.wire_bytes.tolist())) == 4  # the sharding and sp decide, not what is added up in
+
+
 def test_a_modules_projection_is_whole_or_split_as_the_profile_has_it():
     columns = {"profile": ["reference", "megatron"] * 2, "tp": [1, 1, 2, 2]}
     require_plans(priced(columns, "deepseek-v3", kernel="flash", seq_len=4096, sp=1, ep=8, dp=8))
