@@ -89,7 +89,8 @@ def reduced(key: Key) -> Key:
     """The key of the same program without what its text never comes to.
 
     Layers without attention have no form and no kernel, layers without experts nobody to share them with, and a policy
-    that wraps no piece of a layer drops nothing. How many experts a rank has is a size of weights alone.
+    that wraps no piece of a layer drops nothing. How many experts a rank has is a size of weights alone, but for an
+    implementation that sorts the rows of several.
     """
     run = _Run(key)
     reached = run.reached()
@@ -97,7 +98,8 @@ def reduced(key: Key) -> Key:
     policy = [name for name in key.remat.split("+") if wrapped & (remat.pieces(name) | remat.discarded(name))]
     found = key._replace(remat="+".join(policy) or "none")
     known = key.facts
-    ones = known.ones - {RANK_EXPERTS} | (frozenset() if EXPERTS in reached else EXPERT_AXES)
+    sorts = EXPERTS in reached and bool(PROFILES[key.profile].texts)
+    ones = known.ones - (frozenset() if sorts else {RANK_EXPERTS}) | (frozenset() if EXPERTS in reached else EXPERT_AXES)
     found = found._replace(facts=facts(ones, known.zeros, known.heads_divided, known.rows_divided))
     if ATTENTION in reached:
         return found

@@ -156,12 +156,20 @@ class Pair(NamedTuple):
 
 
 class Allowance(NamedTuple):
-    """Memory that an implementation takes for itself and that no program shows. with_experts: in expert layers only."""
+    """Memory that an implementation takes for itself and that no program shows. with_experts: in expert layers only.
+
+    on: bytes on architectures where they differ, by a device's `arch`.
+    """
 
     name: str
     bytes: int
     source: str
     with_experts: bool = False
+    on: Mapping[str, int] = MappingProxyType({})
+
+    def at(self, arch: str) -> int:
+        """Bytes on an architecture, `bytes` without one."""
+        return self.on.get(arch, self.bytes)
 
 
 class StagingShape(NamedTuple):

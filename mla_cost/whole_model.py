@@ -233,7 +233,8 @@ def evaluated(
     """
     named("kernel", settings.kernel, {fit.AUTO: None, **KERNELS})
     chosen, why = fit.with_kernel(model, device, form, settings)
-    return chosen, why, stage_costs(model, form, chosen, device.family if device else "none")
+    family, arch = (device.family, device.arch) if device else ("none", "")
+    return chosen, why, stage_costs(model, form, chosen, family, arch)
 
 
 def busiest(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> tuple[int, int]:
@@ -325,8 +326,8 @@ def _master_bytes(settings: PlanSettings) -> int:
     return 0 if own else 4
 
 
-def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> list[Cost]:
-    """Every stage of the pipeline evaluated.
+def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: str, arch: str = "") -> list[Cost]:
+    """Every stage of the pipeline evaluated. family, arch: of the device.
 
     Raises:
         Illegal: the model's layers cannot be counted, the degrees do not divide it, or a program does not exist.
@@ -337,7 +338,7 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
     segments = Segments(model, form, settings, as_allocated(family))
     laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
     alike = {tuple(map(segments.alike, chunks)): chunks for chunks in laid_out}
-    kept = {key: _kept(model, parallel, keeping, segments, chunks) for key, chunks in alike.items()}
+    kept = {key: _kept(model, parallel, keeping, segments, chunks, arch) for key, chunks in alike.items()}
     return [
         Cost(at, chunks, costs, held, activations(parallel, at, costs), stands)
         for at, chunks in enumerate(laid_out)
@@ -351,11 +352,12 @@ def _kept(
     keeping: StateSettings,
     segments: Segments,
     chunks: tuple[Chunk, ...],
+    arch: str,
 ) -> tuple[tuple[ChunkCost, ...], States, tuple[Breakdown, ...]]:
     """What stages of equal layers have alike: their chunks, states, and what stands."""
     costs = tuple(map(segments.chunk, chunks))
     held = states(rank_parameters(model, parallel, chunks, keeping), parallel, keeping)
-    return costs, held, standing(costs, segments.profile)
+    return costs, held, standing(costs, segments.profile, arch)
 
 
 def require_legal(model: ModelConfig, settings: PlanSettings) -> None:
@@ -409,7 +411,7 @@ def _belongs(field: str, settings: PlanSettings, others: Sequence[str], way_out:
     return f"{field} {getattr(settings, field)} belongs to profile {' or '.join(others)}; {way_out}"
 
 
-def standing(costs: Sequence[ChunkCost], profile: Profile) -> tuple[Breakdown, ...]:
+def standing(costs: Sequence[ChunkCost], profile: Profile, arch: str) -> tuple[Breakdown, ...]:
     """What stands for the whole run: tensors once per name and shape (counted), and allowances (budgeted)."""
     sizes: dict[tuple[str, int, int], int] = {}
     experts = False
@@ -425,7 +427,7 @@ def standing(costs: Sequence[ChunkCost], profile: Profile) -> tuple[Breakdown, .
     allowed = (item for item in profile.allowances if experts or not item.with_experts)
     return (
         *(Breakdown(name, amount, "counted") for name, amount in named.items()),
-        *(Breakdown(item.name, item.bytes, "budgeted") for item in allowed if any(cost.segments for cost in costs)),
+        *(Breakdown(item.name, item.at(arch), "budgeted") for item in allowed if any(cost.segments for cost in costs)),
     )
 
 

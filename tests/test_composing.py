@@ -162,6 +162,13 @@ def test_a_modules_projection_is_whole_or_split_as_the_profile_has_it():
     require_plans(priced(columns, "deepseek-v3", kernel="flash", seq_len=4096, sp=1, ep=8, dp=8))
 
 
+def test_one_expert_a_rank_and_experts_over_ranks_as_plans_have_them():
+    columns = {"ep": [64, 32, 64, 16], "etp": [1, 1, 2, 2], "dp": [64, 64, 128, 128], "remat": ["none", "moe"] * 2}
+    for device in ("a100-80gb", "h100-80gb"):
+        found = priced(columns, "deepseek-v2-lite", device, profile="megatron", kernel="flash", seq_len=4096, sp=1)
+        require_plans(found)
+
+
 def test_illegal_rows_have_no_numbers_and_a_reason():
     found = priced({"sp": [1, 3, 1], "pp": [1, 1, 2]}, dp=8)
     assert found.status.tolist()[1:] == [codes.ILLEGAL, codes.ILLEGAL]

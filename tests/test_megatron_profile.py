@@ -161,7 +161,7 @@ MOONLIGHT_MOE = [
     ("rows order", 24),
     ("gate up", 33792),
     ("product", 16896),
-    ("out order", 24),
+    ("returned order", 24),
 ]
 
 
@@ -207,11 +207,94 @@ def test_sharded_down_projections_gather_and_scatter_and_do_so_again_in_backward
 def test_rows_and_their_weights_are_gathered_where_experts_are_divided():
     """Two ranks share each expert: twice the rows, half the width; the rows that were sent are not kept."""
     whole, divided = (dict(items(segment(proxy(), "moe", etp=etp, ep=16))[-7:]) for etp in (1, 2))
-    twice = {"rows", "row weights", "rows order", "out order"}
+    twice = {"rows", "row weights", "rows order", "returned order"}
     assert divided == {name: kept * (2 if name in twice else 1) for name, kept in whole.items()}
     run = segment(proxy(), "moe", etp=2, ep=16).at.account.timeline
     over_etp = [(call.kind, call.tensor) for call in run.collectives if (call.axis, call.phase) == ("etp", "forward")]
-    assert over_etp == [("all_gather", "rows"), ("all_gather", "row weights"), ("reduce_scatter", "out")]
+    assert over_etp == [("all_gather", "rows"), ("all_gather", "row weights"), ("reduce_scatter", "returned in fp32")]
+
+
+def test_what_experts_made_is_summed_over_etp_in_fp32_and_sent_back_in_bf16():
+    """token_dispatcher.py:823-833: cast to the probabilities' dtype, reduce and scatter, cast back."""
+    found = segment(proxy(), "moe", etp=2, ep=16)
+    run, rows = found.at.account.timeline, 8 * LOCAL
+    sent = {(it.phase, it.kind, it.tensor): it for it in run.collectives if it.axis == "etp"}
+    calls = [
+        ("forward", "all_gather", "rows", "bf16", rows * 7168 * 2),
+        ("forward", "all_gather", "row weights", "fp32", rows * 4),
+        ("forward", "reduce_scatter", "returned in fp32", "fp32", 2 * rows * 7168 * 4),
+        ("backward", "all_gather", "gradient of returned in fp32", "fp32", rows * 7168 * 4),
+        ("backward", "reduce_scatter", "gradient of row weights", "fp32", 2 * rows * 4),
+        ("backward", "reduce_scatter", "gradient of rows", "bf16", 2 * rows * 7168 * 2),
+    ]
+    told = [(*key, it.dtype, it.payload.at(found.at.values)) for key, it in sent.items()]
+    assert told == calls
+    back = [it for it in run.collectives if (it.axis, it.phase, it.tensor) == ("ep", "forward", "returned")]
+    assert [it.dtype for it in back] == ["bf16"]
+
+
+def test_the_fp32_copies_stand_beside_what_the_experts_made_and_its_sorted_copy():
+    """moe_layer.py:564-570 names what experts made until combine_preprocess has returned; all freed after."""
+    found = segment(proxy(), "moe", etp=2, ep=16)
+    run, size = found.at.account.timeline, 2 * 8 * LOCAL * 7168
+    forward = [a for a in run.allocations if a.phase == "forward"]
+    wide, own = (a for a in forward if a.label == "returned in fp32")
+    assert [a.size.at(found.at.values) for a in (wide, own)] == [4 * size, 4 * size // 2]
+    made, ordered = (a for a in forward if a.label == "out" and "R" in a.dims)
+    assert [a.size.at(found.at.values) for a in (made, ordered)] == [2 * size, 2 * size]
+    for a in (made, ordered):
+        assert a.made < wide.made < own.made < (wide.freed or 0) < (a.freed or 0)
+
+
+def test_the_reduce_scatter_of_a_whole_model_over_etp():
+    """26 expert layers of DeepSeek-V2-Lite, 6 of its experts a token of 2048, 2048 local positions, 2 ranks an expert."""
+    asked: dict[str, Any] = {"model": "deepseek-v2-lite", "scope": "model", "profile": "megatron", "form": "explicit"}
+    (row,) = mla_cost.plan(**asked, kernel="flash", device=(), seq_len=4096, sp=1, tp=2, etp=2, ep=4, dp=4).results
+    assert row.communication is not None
+    (found,) = [
+        it
+        for it in row.communication.collectives
+        if (it.phase, it.axis, it.kind) == ("forward", "etp", "reduce_scatter")
+    ]
+    assert found.payload_bytes == 26 * 2 * (2048 * 6) * 2048 * 4 == 5_234_491_392
+    assert found.wire_bytes == found.payload_bytes // 2
+
+
+def test_rows_of_one_expert_a_rank_are_not_sorted():
+    """token_dispatcher.py:755, 802: both sorts ask for more than one local expert; DeepEP permutes all the same."""
+    one, two = (segment(proxy(), "moe", ep=ep, dp=64) for ep in (64, 32))
+    kept = [name for name, _ in items(one)]
+    assert {"rows order", "returned order"}.isdisjoint(kept)
+    assert [item for item in items(two) if item[0] not in {"rows order", "returned order"}] == items(one)
+    for found, copies in ((one, 1), (two, 2)):
+        rows = [a for a in found.at.account.timeline.allocations if a.label == "out" and "R" in a.dims]
+        assert len([a for a in rows if a.phase == "forward"]) == copies
+    assert "rows map" in dict(items(segment(proxy(), "moe", ep=64, dp=64, dispatcher="deepep")))
+
+
+def test_recomputed_experts_and_shared_experts_are_one_checkpoint():
+    """moe_layer.py:660-719: shared experts, router, routed experts and their sum run again before any goes back."""
+    run = segment(proxy(), "moe", ep=16, dp=8, remat="moe").at.account.timeline
+    again = [a for a in run.allocations if a.phase == "recompute"]
+    assert [a.label for a in again].count("gate up") == 2  # shared and routed
+    weights = [a for a in run.allocations if a.phase == "backward" and a.label.startswith("gradient of product")]
+    assert max(a.made for a in again if a.label == "gate up") < min(a.made for a in weights)
+    assert again[0].label == "hidden gathered"  # shared experts first
+    own = [name for name, _ in items(segment(proxy(), "moe", ep=16, dp=8, remat="moe"))]
+    assert own[len(V3_ATTENTION) :] == ["residual", "hidden", "hidden statistics"]
+
+
+@pytest.mark.parametrize(
+    ("device", "size"),
+    [(None, 33_555_456), ("a100-80gb", 4_194_304), ("h100-80gb", 33_555_456), ("b200-180gb", 33_555_456)],
+)
+def test_cublas_workspaces_are_smaller_before_sm90(device, size):
+    """cpp_extensions/gemm.py:40-45: 4 MiB below compute capability 9, 32 MiB and 1024 bytes from it on."""
+    asked: dict[str, Any] = {"scope": "model", "model": "deepseek-v2-lite", "form": "explicit", "profile": "megatron"}
+    (row,) = mla_cost.plan(**asked, device=device or (), kernel="flash", seq_len=4096, ep=8, dp=8).results
+    held = {part.name: part.bytes for part in row.memory.breakdown}
+    assert held["cuBLAS workspace"] == size
+    assert held["cuBLAS workspaces of the grouped products"] == 4 * size
 
 
 def test_an_expert_deepseek_layer_item_by_item():

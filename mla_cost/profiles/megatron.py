@@ -96,8 +96,10 @@ mlp(residual):
     return out
 """
 
-# megatron/core/transformer/moe/: moe_layer.py, shared_experts.py:200, 247-272, and of token_dispatcher.py:
-# MoEAlltoAllTokenDispatcher 624-676, _HybridEPManager 1001-1222, _DeepepManager 1424-1455
+# megatron/core/transformer/moe/: moe_layer.py:659-719 (`mixture`, the one checkpoint of its recomputation),
+# shared_experts.py:200, 247-272, and of token_dispatcher.py: MoEAlltoAllTokenDispatcher 624-907, where what the experts
+# made has its name until routed_experts_compute returns (moe_layer.py:564-570), _HybridEPManager 1001-1222,
+# _DeepepManager 1424-1455
 MOE = """
 layer(x):
     hidden = input_norm x
@@ -106,11 +108,7 @@ layer(x):
     drop hidden
     residual = add x, attended
     hidden = pre_mlp_norm residual
-    if m
-        shared_out = shared_experts hidden
-    mixed = experts hidden
-    if m
-        mixed = add mixed, shared_out
+    mixed = mixture hidden
     mixed = remade mixed, hidden
     drop hidden
     y = add residual, mixed
@@ -119,6 +117,14 @@ layer(x):
 pre_mlp_norm(residual):
     hidden = fused_norm residual, g_mlp[h]
     return hidden
+
+mixture(hidden):
+    if m
+        shared_out = shared_experts hidden
+    mixed = experts hidden
+    if m
+        mixed = add mixed, shared_out
+    return mixed
 
 activation(gate_up, row_weights):
     product[g] = weighted_swiglu gate_up, row_weights
@@ -154,10 +160,11 @@ experts(hidden):
         drop out
         mixed = deepep_combine summed
         return mixed
-    out = sort_rows out
-    exchange expert_region_end out
-    out = rows_from_experts out
-    mixed = tokens_of out, row_map
+    returned = sort_rows out
+    returned = sum_in_fp32 returned
+    drop out
+    returned = rows_from_experts returned
+    mixed = tokens_of returned, row_map
     return mixed
 
 shared_experts(hidden):
@@ -246,8 +253,10 @@ def _up(size: int, step: int) -> int:
 
 
 _CUBLAS = (
-    "NVIDIA/TransformerEngine@d0067d0da6cb transformer_engine/pytorch/cpp_extensions/gemm.py:40-67 (sm90 and later)"
+    "NVIDIA/TransformerEngine@d0067d0da6cb transformer_engine/pytorch/cpp_extensions/gemm.py:40-67 (sm90 and later; "
+    "4 MiB before)"
 )
+_WORKSPACE, _SMALL = 32 * 2**20 + 1024, {"sm80": 4 * 2**20}
 _NO_PATH = "Megatron-Core trains dense MLA by expanding the latent; use form explicit, or profile reference"
 
 PROFILE = Profile(
@@ -269,8 +278,14 @@ PROFILE = Profile(
     recomputes=("mla_up_proj", "layernorm", "moe_act"),
     losses=("native", "native-fused", "te-in-place", "te-fp32"),
     allowances=(
-        Allowance("cuBLAS workspace", 32 * 2**20 + 1024, _CUBLAS),
-        Allowance("cuBLAS workspaces of the grouped products", 4 * (32 * 2**20 + 1024), _CUBLAS, with_experts=True),
+        Allowance("cuBLAS workspace", _WORKSPACE, _CUBLAS, on=_SMALL),
+        Allowance(
+            "cuBLAS workspaces of the grouped products",
+            4 * _WORKSPACE,
+            _CUBLAS,
+            with_experts=True,
+            on={arch: 4 * size for arch, size in _SMALL.items()},
+        ),
     ),
     shardings=("ddp", "distributed"),
     staging={"deepep": Staging(deepep_buffers, _DEEPEP), "hybridep": Staging(hybridep_buffers, _HYBRIDEP)},

@@ -191,6 +191,10 @@ def _sort_rows(call: Call, given: Tensors) -> Tensors:
     return te.sort_rows(call.machine, call.label, given)
 
 
+def _sum_in_fp32(call: Call, given: Tensors) -> Tensors:
+    return [te.sum_in_fp32(call.machine, call.label, given.pop())]
+
+
 def _rows_to_experts(call: Call, given: Tensors) -> Tensors:
     return [te.rows_to_experts(call.machine, call.label, given[0])]
 
@@ -279,6 +283,7 @@ LAYER_RULES: dict[str, Rule] = {
     "rows_of": _rows_of,
     "tokens_of": _tokens_of,
     "sort_rows": _sort_rows,
+    "sum_in_fp32": _sum_in_fp32,
     "rows_to_experts": _rows_to_experts,
     "rows_from_experts": _rows_from_experts,
     "deepep_dispatch": _deepep_dispatch,

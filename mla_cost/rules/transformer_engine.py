@@ -13,7 +13,7 @@ from mla_cost.engine import Gradients, Machine, Standing, Tensor
 from mla_cost.layout import Axis
 from mla_cost.polynomial import Polynomial
 from mla_cost.rules.elementwise import add, negate
-from mla_cost.rules.exchange import EXPERTS, TENSOR, recorded, to_each
+from mla_cost.rules.exchange import EXPERT_TENSOR, EXPERTS, TENSOR, recorded, scatter, to_each
 from mla_cost.rules.split import concat, contiguous, cut_up
 
 Dims = tuple[str, ...]
@@ -456,8 +456,11 @@ def unpermute(machine: Machine, label: str, rows: Tensor, row_map: Tensor) -> Te
 def sort_rows(machine: Machine, label: str, given: list[Tensor]) -> list[Tensor]:
     """Rows (and their weights) ordered by expert, or back: a copy each way; keeps one int32 per row.
 
-    T: permutation.py:1250; triton/permutation.py:381.
+    Nothing where a rank has one expert (M: transformer/moe/token_dispatcher.py:755, 802). T: permutation.py:1250;
+    triton/permutation.py:381.
     """
+    if machine.facts.is_one("c"):
+        return given
     results = [machine.copy(tensor, tensor.label) for tensor in given]
     row_map = machine.new(f"{label} order", given[0].dims[:-1], "int32")
     made = [(f"gradient of {tensor.label}", tensor.dims, tensor.dtype) for tensor in given]
@@ -468,6 +471,29 @@ def sort_rows(machine: Machine, label: str, given: list[Tensor]) -> list[Tensor]
 
     machine.attach(results, given, backward, saved=[row_map])
     return results
+
+
+def sum_in_fp32(machine: Machine, label: str, rows: Tensor) -> Tensor:
+    """Rows of all ranks of an expert [T R h], summed to this rank's [R h] in the dtype of the routing weights, fp32.
+
+    Nothing where no rank shares an expert. Nothing is kept. M: transformer/moe/token_dispatcher.py:823-833.
+    """
+    if not machine.facts.experts_split:
+        return rows
+    dtype = rows.dtype
+    wide = _cast(machine, f"{label} in fp32", rows, "fp32")
+    del rows
+    own = scatter(machine, f"{label} in fp32", wide, EXPERT_TENSOR)
+    del wide
+    return _cast(machine, label, own, dtype)
+
+
+def _cast(machine: Machine, label: str, tensor: Tensor, dtype: str) -> Tensor:
+    """A copy in another dtype, its gradient cast back; nothing is kept."""
+    result = machine.new(label, tensor.dims, dtype)
+    made = (f"gradient of {tensor.label}", tensor.dims, tensor.dtype)
+    machine.attach([result], [tensor], lambda _: [machine.new(*made)])
+    return result
 
 
 def rows_to_experts(machine: Machine, label: str, rows: Tensor) -> Tensor:
