@@ -99,7 +99,9 @@ def reduced(key: Key) -> Key:
     found = key._replace(remat="+".join(policy) or "none")
     known = key.facts
     sorts = EXPERTS in reached and bool(PROFILES[key.profile].texts)
-    ones = known.ones - (frozenset() if sorts else {RANK_EXPERTS}) | (frozenset() if EXPERTS in reached else EXPERT_AXES)
+    ones = known.ones - (frozenset() if sorts else {RANK_EXPERTS}) | (
+        frozenset() if EXPERTS in reached else EXPERT_AXES
+    )
     found = found._replace(facts=facts(ones, known.zeros, known.heads_divided, known.rows_divided))
     if ATTENTION in reached:
         return found

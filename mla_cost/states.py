@@ -383,7 +383,9 @@ def _state_items(held: RankParameters, parallel: Parallel, settings: StateSettin
         graded_spare = shard_spare if settings.sharding == "zero2" else spare
         yield _item("weights", holder, whole, whole - elements, settings.weight_bytes)
         yield _item("gradients", holder, graded, graded_spare, settings.gradient_bytes)
-        if settings.accumulates:  # cleared by the step alone, immediate_grad_update being off (bf16_optimizer.py:69, 387)
+        if (
+            settings.accumulates
+        ):  # cleared by the step alone, immediate_grad_update being off (bf16_optimizer.py:69, 387)
             yield _item(PARTIAL, holder, elements, 0, settings.weight_bytes)
         yield _item("master weights", holder, shard, shard_spare, settings.master_bytes)
         yield _item("moments", holder, shard, shard_spare, 2 * settings.moment_bytes)

@@ -247,7 +247,7 @@ def test_the_fp32_copies_stand_beside_what_the_experts_made_and_its_sorted_copy(
 
 
 def test_the_reduce_scatter_of_a_whole_model_over_etp():
-    """26 expert layers of DeepSeek-V2-Lite, 6 of its experts a token of 2048, 2048 local positions, 2 ranks an expert."""
+    """26 expert layers of DeepSeek-V2-Lite: 2048 local positions, 6 experts a token of 2048, 2 ranks an expert."""
     asked: dict[str, Any] = {"model": "deepseek-v2-lite", "scope": "model", "profile": "megatron", "form": "explicit"}
     (row,) = mla_cost.plan(**asked, kernel="flash", device=(), seq_len=4096, sp=1, tp=2, etp=2, ep=4, dp=4).results
     assert row.communication is not None
@@ -258,6 +258,17 @@ def test_the_reduce_scatter_of_a_whole_model_over_etp():
     ]
     assert found.payload_bytes == 26 * 2 * (2048 * 6) * 2048 * 4 == 5_234_491_392
     assert found.wire_bytes == found.payload_bytes // 2
+
+
+def test_the_routers_backward_is_in_fp32():
+    """moe_utils.py:1425-1435: input and weight cast, gradients made in fp32 and cast; two of [u b h] stand at once."""
+    found = segment(proxy(), "moe", ep=16, dp=8)
+    own = [
+        a for a in found.at.account.timeline.allocations if a.label in {"hidden in fp32", "gradient of hidden in fp32"}
+    ]
+    gradient, copied = own
+    assert [a.size.at(found.at.values) for a in own] == [4 * LOCAL * 7168] * 2
+    assert gradient.made < copied.made < (copied.freed or 0) < (gradient.freed or 0)
 
 
 def test_rows_of_one_expert_a_rank_are_not_sorted():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import lcm
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -197,7 +198,9 @@ def test_zero2_shards_gradients_and_is_refused_in_a_pipeline() -> None:
     assert bucket_bytes(settings) == 100 * 2
     assert bucket_bytes(settings._replace(weight_bytes=4)) == 100 * 4
     assert bucket_bytes(settings._replace(sharding="zero1")) == 100 * 2
-    assert bucket_bytes(settings._replace(sharding="distributed")) == bucket_bytes(settings._replace(sharding="ddp")) == 0
+    assert (
+        bucket_bytes(settings._replace(sharding="distributed")) == bucket_bytes(settings._replace(sharding="ddp")) == 0
+    )
     for refused in (states, step_collectives):
         with pytest.raises(InputError, match="change sharding to zero1 or distributed, or pp to 1"):
             refused(plain(1024), Parallel(dp=4, pp=2), settings)
@@ -285,11 +288,18 @@ def test_bf16_weights_that_zero1_adds_up_in_fp32_keep_both_gradients_in_no_bucke
 
 
 def test_a_models_gradients_are_all_reduced_where_deepspeed_shards() -> None:
-    asked = {"model": "deepseek-v2-lite", "form": "explicit", "ep": 8, "dp": 16, "micro_batches": 4, "seq_len": 4096}
+    asked: dict[str, Any] = {
+        "model": "deepseek-v2-lite",
+        "form": "explicit",
+        "ep": 8,
+        "dp": 16,
+        "micro_batches": 4,
+        "seq_len": 4096,
+    }
     dense = 1_311_632_896  # elements of a rank's dense weights
     for sharding, gradient, times in (("zero1", "bf16", 1), ("zero1", "fp32", 1), ("zero2", "bf16", 4)):
-        given = {"scope": "model", "kernel": "flash", "sharding": sharding, "gradient_dtype": gradient}
-        (row,) = mla_cost.plan(**asked, **given, device=()).results
+        given = {**asked, "kernel": "flash", "sharding": sharding, "gradient_dtype": gradient}
+        (row,) = mla_cost.plan(**given, scope="model", device=()).results
         assert row.communication is not None
         sent = {(it.kind, it.tensor): it for it in row.communication.collectives if it.phase == "step"}
         found = sent["all_reduce", "dense gradients"]

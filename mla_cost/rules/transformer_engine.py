@@ -392,7 +392,8 @@ def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tenso
     """hidden [u b h] to fp32 weights [u b e], zero where an expert is not chosen.
 
     Keeps hidden, fp32 scores [u b e] twice (for the choice, and again for the auxiliary loss), the int64 choice and
-    its fp32 scores [u b K], and two fp32 sums per token. M: transformer/moe/moe_utils.py:917-943, 960, 1382.
+    its fp32 scores [u b K], and two fp32 sums per token. With moe_router_dtype fp32 both products of backward are made
+    in fp32, of an fp32 copy of hidden, and cast. M: transformer/moe/moe_utils.py:917-943, 960, 1382, 1425-1435.
     """
     rows = hidden.dims[:-1]
     logits = machine.new(f"{label} logits", (*rows, "e"), "fp32")
@@ -404,14 +405,22 @@ def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tenso
     result = machine.new(label, logits.dims, "fp32")
     shape = logits.dims
     del logits
-    made = [(f"gradient of {tensor.label}", tensor.dims, tensor.dtype) for tensor in (hidden, weight)]
+    (name, rows_of, dtype), (w_name, w_dims, w_dtype) = ((it.label, it.dims, it.dtype) for it in (hidden, weight))
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         of_logits = machine.new(f"gradient of {label} logits", shape, "fp32")
         machine.flops(count * 2)
-        results: list[Tensor | None] = [machine.new(*item) for item in made]
-        del of_logits
+        copied = machine.new(f"{w_name} in fp32", w_dims, "fp32")
+        of_hidden = machine.new(f"gradient of {name} in fp32", rows_of, "fp32")
+        del copied
+        copied = machine.new(f"{name} in fp32", rows_of, "fp32")
+        of_weight = machine.new(f"gradient of {w_name} in fp32", w_dims, "fp32")
+        del copied
+        found = machine.new(f"gradient of {name}", rows_of, dtype)
+        del of_hidden
+        results: list[Tensor | None] = [found, machine.new(f"gradient of {w_name}", w_dims, w_dtype)]
+        del of_weight, of_logits
         return results
 
     machine.attach([result], [hidden, weight], backward, saved=[hidden, *kept])
