@@ -146,16 +146,16 @@ MOONLIGHT_MOE = [
     ("residual", 4096),
     ("hidden", 4096),
     ("hidden statistics", 4),
-    ("hidden", 8192),  # gathered for shared experts that overlap
-    ("gate up", 11264),
-    ("product", 5632),
     ("weights scores", 256),
     ("weights scores for the loss", 256),
     ("weights choice", 48),
     ("weights chosen", 24),
     ("weights sum", 4),
     ("weights sum for the loss", 4),
+    ("shared in", 8192),  # gathered for shared experts that overlap
     ("rows map", 516),
+    ("gate up", 11264),  # while the rows travel
+    ("product", 5632),
     ("rows", 24576),  # 6 rows of 2048
     ("row weights", 24),
     ("rows order", 24),
@@ -258,6 +258,21 @@ def test_the_reduce_scatter_of_a_whole_model_over_etp():
     ]
     assert found.payload_bytes == 26 * 2 * (2048 * 6) * 2048 * 4 == 5_234_491_392
     assert found.wire_bytes == found.payload_bytes // 2
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "deepep", "hybridep"])
+def test_shared_experts_that_overlap_run_around_the_routed_ones(dispatcher):
+    """shared_experts.py:234-357, token_dispatcher.py:657-907, 1972-2051: their output comes last and is added in place.
+
+    So it stands nowhere beside the routed experts, and no sum is a tensor of its own.
+    """
+    found = segment(proxy(), "moe", ep=16, dp=8, shared_overlap="on", dispatcher=dispatcher)
+    forward = [a for a in found.at.account.timeline.allocations if a.phase == "forward"]
+    steps = [(a.label, a.dims[0]) for a in forward if a.label in {"shared in", "gate up", "out", "mixed"}]
+    assert steps[:3] == [("shared in", "s"), ("gate up", "s"), ("gate up", "R")]
+    assert [step for step in steps[3:] if step[0] == "out"][-2:] == [("out", "s"), ("out", "u")]
+    assert steps.count(("mixed", "u")) == 1
+    assert found.kept == segment(proxy(), "moe", ep=16, dp=8, dispatcher=dispatcher).kept + LOCAL * 2 * 14336
 
 
 def test_the_routers_backward_is_in_fp32():

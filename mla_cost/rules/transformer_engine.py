@@ -388,6 +388,23 @@ def weighted_swiglu(machine: Machine, label: str, gate_up: Tensor, weights: Tens
 # ---- experts
 
 
+def add_in_place(machine: Machine, label: str, first: Tensor, second: Tensor) -> Tensor:
+    """The second added to the first where that lies: nothing new either way, and nothing is kept.
+
+    M: transformer/moe/token_dispatcher.py:905-907, 2051.
+    """
+    view = machine.view(first, first.axes)
+    view.label = label
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        gradient = gradients[0]
+        assert gradient is not None
+        return [gradient, machine.view(gradient, gradient.axes)]
+
+    machine.attach([view], [first, second], backward)
+    return view
+
+
 def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tensor:
     """hidden [u b h] to fp32 weights [u b e], zero where an expert is not chosen.
 
