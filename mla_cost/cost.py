@@ -142,6 +142,7 @@ class _Run:
         self.checkpointed = remat.pieces(key.remat) if self.layer.recomputed else frozenset()
         self.discarded = remat.discarded(key.remat) if self.layer.recomputed else frozenset()
         self.machine = Machine(key.facts, key.dtype)
+        self.reentrant = PROFILES[key.profile].reentrant
         self.parameters: dict[str, Tensor] = {}
 
     def timeline(self, backward: bool) -> Timeline:
@@ -187,7 +188,7 @@ class _Run:
 
     def _call(self, piece: Piece, arguments: list[Tensor]) -> list[Tensor]:
         if piece.name in self.checkpointed:
-            return self.machine.checkpoint(partial(self._body, piece), arguments)
+            return self.machine.checkpoint(partial(self._body, piece), arguments, reentrant=self.reentrant)
         if piece.name in self.discarded:
             return self.machine.checkpoint(partial(self._body, piece), arguments, discards=True)
         return self._body(piece, arguments)

@@ -275,6 +275,22 @@ def test_shared_experts_that_overlap_run_around_the_routed_ones(dispatcher):
     assert found.kept == segment(proxy(), "moe", ep=16, dp=8, dispatcher=dispatcher).kept + LOCAL * 2 * 14336
 
 
+@pytest.mark.parametrize(
+    ("layer", "remat", "result"),
+    [("dense", "mlp", "out"), ("dense", "full", "y"), ("moe", "moe", "mixed"), ("moe", "full", "y")],
+)
+def test_a_checkpoint_runs_to_its_end_before_it_goes_back_and_holds_what_it_made(layer, remat, result):
+    """tensor_parallel/random.py, CheckpointFunction.backward: outputs and their gradients live until it returns."""
+    run = segment(proxy(), layer, ep=16, dp=8, remat=remat).at.account.timeline
+    again = [a for a in run.allocations if a.phase == "recompute"]
+    made = [a for a in again if (a.label, a.dims) == (result, ("u", "b", "h"))][-1]
+    assert made is again[-1]
+    back = [a for a in run.allocations if a.phase == "backward" and made.made < a.made < (made.freed or 0)]
+    assert any(a.label in {"gradient of residual", "gradient of hidden", "gradient of x"} for a in back)
+    handed = next(a for a in run.allocations if a.label == "gradient of output")
+    assert (handed.freed or 0) >= (made.freed or 0) - 2
+
+
 def test_the_routers_backward_is_in_fp32():
     """moe_utils.py:1425-1435: input and weight cast, gradients made in fp32 and cast; two of [u b h] stand at once."""
     found = segment(proxy(), "moe", ep=16, dp=8)

@@ -315,6 +315,7 @@ PROFILE = Profile(
     refused={"absorbed": f"no absorbed training path: {_NO_PATH}", "laga": f"no gather of the latent: {_NO_PATH}"},
     fixed={"v_layout": "contiguous", "norm": "fused", "softmax_dtype": "activation", "mask": "none"},
     needs={"r": "its MLA always rotates a part of query and key"},
+    reentrant=True,  # tensor_parallel/random.py:600-690, CheckpointFunction.backward
     recomputes=("mla_up_proj", "layernorm", "moe_act"),
     losses=("native", "native-fused", "te-in-place", "te-fp32"),
     allowances=(
