@@ -94,7 +94,8 @@ def reduced(key: Key) -> Key:
     """The key of the same program without what its text never comes to.
 
     Layers without attention have no form and no kernel, layers without experts nobody to share them with, and a policy
-    that wraps no piece of a layer drops nothing. How many experts a rank has is a size of weights alone.
+    that wraps no piece of a layer drops nothing. How many experts a rank has is a size of weights alone, but for an
+    implementation that sorts the rows of several.
     """
     run = _Run(key)
     reached = run.reached()
@@ -102,7 +103,10 @@ def reduced(key: Key) -> Key:
     policy = [name for name in key.remat.split("+") if wrapped & (remat.pieces(name) | remat.discarded(name))]
     found = key._replace(remat="+".join(policy) or "none")
     known = key.facts
-    ones = known.ones - {RANK_EXPERTS} | (frozenset() if EXPERTS in reached else EXPERT_AXES)
+    sorts = EXPERTS in reached and bool(PROFILES[key.profile].texts)
+    ones = known.ones - (frozenset() if sorts else {RANK_EXPERTS}) | (
+        frozenset() if EXPERTS in reached else EXPERT_AXES
+    )
     found = found._replace(facts=facts(ones, known.zeros, known.heads_divided, known.rows_divided))
     if ATTENTION in reached:
         return found
@@ -144,6 +148,7 @@ class _Run:
         self.checkpointed = remat.pieces(key.remat) if self.layer.recomputed else frozenset()
         self.discarded = remat.discarded(key.remat) if self.layer.recomputed else frozenset()
         self.machine = Machine(key.facts, key.dtype)
+        self.reentrant = PROFILES[key.profile].reentrant
         self.parameters: dict[str, Tensor] = {}
 
     def timeline(self, backward: bool) -> Timeline:
@@ -191,7 +196,7 @@ class _Run:
 
     def _call(self, piece: Piece, arguments: list[Tensor]) -> list[Tensor]:
         if piece.name in self.checkpointed:
-            return self.machine.checkpoint(partial(self._body, piece), arguments)
+            return self.machine.checkpoint(partial(self._body, piece), arguments, reentrant=self.reentrant)
         if piece.name in self.discarded:
             return self.machine.checkpoint(partial(self._body, piece), arguments, discards=True)
         return self._body(piece, arguments)

@@ -209,10 +209,11 @@ class Region:
     """A checkpoint: its inputs, and how to run it again. Nodes that would have kept something hold it until they ran.
 
     captured: what running again found for each of them, in order. Without output (`discards`) what it returned is not
-    kept either: outputs holds it from running again until each of the `awaited` nodes that keep it has taken it.
+    kept either: outputs holds it from running again until each of the `awaited` nodes that keep it has taken it. held:
+    what a checkpoint that goes back by itself has in hand until the last of its `kept` nodes has run.
     """
 
-    __slots__ = ("awaited", "body", "captured", "discards", "inputs", "kept", "outputs")
+    __slots__ = ("awaited", "body", "captured", "discards", "held", "inputs", "kept", "outputs", "ran", "reentrant")
 
     def __init__(self, body: Body, inputs: list[Tensor], discards: bool = False) -> None:
         self.discards = discards
@@ -222,6 +223,9 @@ class Region:
         self.inputs = inputs
         self.kept = 0
         self.captured: list[list[Tensor]] | None = None
+        self.reentrant = False
+        self.held: list[Tensor] = []
+        self.ran = 0
 
 
 class _AllCaptured(Exception):  # noqa: N818  (no error: torch stops a recomputation so)
@@ -406,10 +410,13 @@ class Machine:
         self._capture(self._capturing, [Tensor(t.storage, t.axes, t.dtype, t.label) for t in tensors])
         return []
 
-    def checkpoint(self, body: Body, inputs: list[Tensor], discards: bool = False) -> list[Tensor]:
+    def checkpoint(
+        self, body: Body, inputs: list[Tensor], discards: bool = False, reentrant: bool = False
+    ) -> list[Tensor]:
         """Run a part of the program whose nodes keep nothing: backward runs it again (docs/decisions/0009).
 
-        discards: nor does anything later keep what it returns, which is made again before it is needed.
+        discards: nor does anything later keep what it returns, which is made again before it is needed. reentrant: it
+        is run again to its end before any of it goes back, and what it returned and the gradients of that stay.
         """
         if self._region is not None or self._capturing is not None:
             return body(inputs)
@@ -421,7 +428,25 @@ class Machine:
         if discards:
             made = {tensor.storage.allocation: (region, at) for at, tensor in enumerate(results)}
             self._discarded.update(made)
+        if reentrant and region.kept:
+            region.reentrant = True
+            results = [self._entered(region, results.pop(0)) for _ in range(len(results))]
         return results
+
+    def _entered(self, region: Region, result: Tensor) -> Tensor:
+        """A result whose gradient makes the region run again first, and is in its hand until it is done."""
+        view = self.view(result, result.axes)
+
+        def backward(gradients: Gradients) -> list[Tensor | None]:
+            gradient = gradients[0]
+            assert gradient is not None
+            if region.captured is None:
+                self._run_again(region)
+            region.held.append(gradient)
+            return [self.view(gradient, gradient.axes)]
+
+        self.attach([view], [result], backward)
+        return view
 
     def _hold(self, node: Node, kept: list[Tensor]) -> None:
         """Keep these, but for what a checkpoint without output makes again."""
@@ -457,7 +482,7 @@ class Machine:
             return
         assert region.captured is not None
         region.captured.append(kept)
-        if len(region.captured) == region.kept and not region.discards:
+        if len(region.captured) == region.kept and not region.discards and not region.reentrant:
             raise _AllCaptured
 
     def _restore(self, node: Node) -> None:
@@ -481,12 +506,22 @@ class Machine:
         if not region.awaited:
             region.outputs = None
 
+    @staticmethod
+    def _leave(node: Node) -> None:
+        """The node has run: with the last of a checkpoint's, what that had in hand goes."""
+        region, node.region = node.region, None
+        if region is not None:
+            region.ran += 1
+            if region.ran == region.kept:
+                region.held.clear()
+
     def _run_again(self, region: Region) -> None:
         op, region.captured = self.op, []
         self._capturing, self.phase = region, "recompute"
         try:
             results = region.body(list(region.inputs))
             region.outputs = results if region.discards else None
+            region.held += results if region.reentrant else []
             del results
         except _AllCaptured as stop:
             stop.__traceback__ = None
@@ -521,7 +556,7 @@ class Machine:
             results = list(node.backward(gradients))
             gradients.clear()
             node.saved.clear()
-            node.region = None
+            self._leave(node)
             for target in node.edges:
                 result = results.pop(0)
                 if target is not None:

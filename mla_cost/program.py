@@ -156,12 +156,20 @@ class Pair(NamedTuple):
 
 
 class Allowance(NamedTuple):
-    """Memory that an implementation takes for itself and that no program shows. with_experts: in expert layers only."""
+    """Memory that an implementation takes for itself and that no program shows. with_experts: in expert layers only.
+
+    on: bytes on architectures where they differ, by a device's `arch`.
+    """
 
     name: str
     bytes: int
     source: str
     with_experts: bool = False
+    on: Mapping[str, int] = MappingProxyType({})
+
+    def at(self, arch: str) -> int:
+        """Bytes on an architecture, `bytes` without one."""
+        return self.on.get(arch, self.bytes)
 
 
 class StagingShape(NamedTuple):
@@ -192,8 +200,9 @@ class Profile(NamedTuple):
     prices these layers only. kernels, schemes: those that it runs, all where empty. refused: forms that it does not
     train, each with the reason and the way out. fixed: settings that its code leaves no choice in. needs: dims that may
     not be absent, with the reason. recomputes: policies without output that its texts have pieces for. losses: the
-    values of cross_entropy that its head knows. allowances: budgeted beside what its programs count. staging: by
-    dispatcher, what lies outside torch. splits_joined: a module that predicts further ahead has its projection over tp,
+    values of cross_entropy that its head knows. allowances: budgeted beside what its programs count. reentrant: its
+    checkpoints run a part again to its end and go back through it by themselves. staging: by dispatcher, what lies
+    outside torch. splits_joined: a module that predicts further ahead has its projection over tp,
     and not whole on each rank. shardings: its own ways to share optimizer states, any where empty. notes: told with
     every answer.
     """
@@ -210,6 +219,7 @@ class Profile(NamedTuple):
     recomputes: tuple[str, ...] = ()
     losses: tuple[str, ...] = ("native",)
     allowances: tuple[Allowance, ...] = ()
+    reentrant: bool = False
     staging: Mapping[str, Staging] = MappingProxyType({})
     splits_joined: bool = False
     shardings: tuple[str, ...] = ()

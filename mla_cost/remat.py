@@ -8,7 +8,7 @@ POLICIES: dict[str, tuple[str, ...]] = {
     "full": ("layer",),
     "core_attn": ("attend",),
     "mlp": ("mlp",),
-    "moe": ("experts", "shared_experts"),
+    "moe": ("mixture", "experts", "shared_experts"),  # as one, where a text has it as one
     "shared_experts": ("shared_experts",),
 }
 # Megatron's checkpoints without output (CheckpointWithoutOutput, megatron/core/tensor_parallel/random.py, d98e8a64):

@@ -2,8 +2,9 @@
 
 Sources: Megatron-Core at d98e8a64: models/gpt/gpt_model.py (what a stage holds), transformer/multi_latent_attention.py
 (duplicated down-projections), optimizer/param_layout.py (padding of buckets), optimizer/distrib_optimizer.py,
-distributed/finalize_model_grads.py (gradients summed over tp and over embedding copies). DeepSpeed at edaa7221:
-runtime/zero/stage_1_and_2.py (padding, buckets, ZeRO-2 reducing every micro-batch).
+distributed/finalize_model_grads.py (gradients summed over tp and over embedding copies). DeepSpeed at edaa7221, under
+deepspeed/runtime: zero/stage_1_and_2.py (padding 377, buckets 2493-2514, all-reduce 1314-1348, 1437-1460), engine.py
+(ZeRO-2 reduces every micro-batch, ZeRO-1 the last one, 2903-2914; which optimizer runs, 1994-1997), bf16_optimizer.py.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ BUCKET_SOURCE: Final = (
     "deepspeedai/DeepSpeed@edaa7221 runtime/zero/stage_1_and_2.py:156, 2493-2514 (setup_buckets): reduce_bucket_size "
     "elements of the weights' dtype, without overlap_comm"
 )
+PARTIAL: Final = "gradients of a micro-batch"  # in the weights' dtype, beside those that they are added to
 _BUFFER_BYTES: Final = 4  # routers keep their correction bias in fp32
 
 
@@ -58,6 +60,21 @@ class StateSettings(NamedTuple):
     vocab_multiple: int = 128
     bucket_elements: int = 500_000_000
     whole_joined: bool = False
+    fp16: bool = False
+
+    @property
+    def zero(self) -> bool:
+        """Whether DeepSpeed shards."""
+        return self.sharding in {"zero1", "zero2"}
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether ZeRO-1 runs as BF16_Optimizer: bf16 weights, their gradients added up in fp32 ones.
+
+        deepspeedai/DeepSpeed@edaa7221 runtime/engine.py:1994-1996.
+        """
+        bf16 = self.weight_bytes == 2 and not self.fp16
+        return self.sharding == "zero1" and bf16 and self.gradient_bytes == 4
 
 
 DEFAULTS: Final = StateSettings()
@@ -224,7 +241,7 @@ def states(held: RankParameters, parallel: Parallel, settings: StateSettings = D
     items = tuple(_state_items(held, parallel, settings))
     return States(
         weight_bytes=_named(items, "weights"),
-        gradient_bytes=_named(items, "gradients"),
+        gradient_bytes=_named(items, "gradients") + _named(items, PARTIAL),
         master_bytes=_named(items, "master weights"),
         moment_bytes=_named(items, "moments"),
         buffer_bytes=held.buffers * _BUFFER_BYTES,
@@ -240,7 +257,7 @@ def step_collectives(
     """What one rank sends per optimizer step to keep weights equal; groups of one rank send nothing and are left out.
 
     Payload and wire: all-reduce 2 (P - 1) / P x payload; reduce-scatter (P - 1) / P x payload; all-gather (P - 1) x
-    payload, the shard. ZeRO-2 reduces the gradients of every micro-batch.
+    payload, the shard. ZeRO-1 and ZeRO-2 all-reduce gradients, and ZeRO-2 those of every micro-batch.
     """
     _require(parallel, settings)
     size = settings.gradient_bytes
@@ -256,12 +273,23 @@ def step_collectives(
 
 
 def bucket_bytes(settings: StateSettings) -> int:
-    """The buffer that ZeRO-2 fills with gradients and reduces, alive through every backward; 0 under other shardings.
+    """The buffer that ZeRO fills with gradients and reduces, alive through every backward; 0 under other shardings.
 
-    It is as wide as the weights and has its full size whatever a rank holds. A second one, with overlap_comm, which is
-    off by default, is not counted. Source: `BUCKET_SOURCE`.
+    It is as wide as the weights and has its full size whatever a rank holds. BF16_Optimizer has none. A second one,
+    with overlap_comm, which is off by default, is not counted. Source: `BUCKET_SOURCE`.
     """
-    return settings.bucket_elements * settings.weight_bytes if settings.sharding == "zero2" else 0
+    return settings.bucket_elements * settings.weight_bytes if settings.zero and not settings.accumulates else 0
+
+
+def reduced_bytes(settings: StateSettings, sp: int) -> int:
+    """Bytes per element of the gradients that are reduced over dp.
+
+    DeepSpeed reduces in the weights' dtype whatever it accumulates in, in fp32 where a sequence is shared
+    (edaa7221 runtime/engine.py:1405-1416, 1857; zero/stage_1_and_2.py:1843-1847; constants.py:306).
+    """
+    if not settings.zero:
+        return settings.gradient_bytes
+    return 4 if sp > 1 else settings.weight_bytes
 
 
 def shard_elements(elements: int, group: int, sharding: Sharding) -> int:
@@ -349,12 +377,16 @@ def _state_items(held: RankParameters, parallel: Parallel, settings: StateSettin
     for holder, elements, group in _holders(held, parallel):
         whole = padded_elements(elements, group, settings.sharding)
         shard = shard_elements(elements, group, settings.sharding)
-        buffer = whole if settings.sharding == "distributed" else elements
+        buffer = whole if settings.sharding == "distributed" or settings.accumulates else elements
         graded = shard if settings.sharding == "zero2" else buffer
         spare, shard_spare = buffer - elements, shard - -(-elements // group) if shard != elements else 0
         graded_spare = shard_spare if settings.sharding == "zero2" else spare
-        yield _item("weights", holder, buffer, spare, settings.weight_bytes)
+        yield _item("weights", holder, whole, whole - elements, settings.weight_bytes)
         yield _item("gradients", holder, graded, graded_spare, settings.gradient_bytes)
+        if (
+            settings.accumulates
+        ):  # cleared by the step alone, immediate_grad_update being off (bf16_optimizer.py:69, 387)
+            yield _item(PARTIAL, holder, elements, 0, settings.weight_bytes)
         yield _item("master weights", holder, shard, shard_spare, settings.master_bytes)
         yield _item("moments", holder, shard, shard_spare, 2 * settings.moment_bytes)
 
@@ -377,18 +409,20 @@ def _copied_gradients(held: RankParameters, parallel: Parallel, settings: StateS
 def _synchronised(
     holder: Holder, elements: int, group: int, parallel: Parallel, settings: StateSettings
 ) -> Iterator[StepCollective]:
-    axis = "dp x sp" if holder == "dense" else "expert_dp"
-    size, sharding = settings.gradient_bytes, settings.sharding
-    if sharding == "ddp":
-        yield _all_reduce(f"{holder} gradients", axis, group, elements * size)
-        return
+    axis, name = ("dp x sp" if holder == "dense" else "expert_dp"), f"{holder} gradients"
+    size, sharding = reduced_bytes(settings, parallel.sp), settings.sharding
     whole = padded_elements(elements, group, sharding)
     shard = whole // group
-    calls = parallel.micro_batches if sharding == "zero2" else 1
     sent = (group - 1) * shard
-    yield StepCollective("reduce_scatter", f"{holder} gradients", axis, group, calls, whole * size, sent * size)
-    payload, wire = shard * settings.weight_bytes, sent * settings.weight_bytes
-    yield StepCollective("all_gather", f"{holder} weights", axis, group, 1, payload, wire)
+    if sharding == "distributed":
+        yield StepCollective("reduce_scatter", name, axis, group, 1, whole * size, sent * size)
+    else:  # BF16_Optimizer reduces its flat buffer, padding and all (bf16_optimizer.py:148-154)
+        calls = parallel.micro_batches if sharding == "zero2" else 1
+        reduced = whole if settings.accumulates else elements
+        yield _all_reduce(name, axis, group, reduced * size)._replace(calls=calls)
+    if sharding != "ddp":
+        payload, wire = shard * settings.weight_bytes, sent * settings.weight_bytes
+        yield StepCollective("all_gather", f"{holder} weights", axis, group, 1, payload, wire)
 
 
 def _all_reduce(tensor: str, axis: str, group: int, payload: int) -> StepCollective:

@@ -19,7 +19,7 @@ from mla_cost.resolve import resolve
 from mla_cost.results import CollectiveCost, Result, Term, TermItem
 from mla_cost.settings import PlanSettings
 from mla_cost.stage import Segment
-from mla_cost.states import Held, StateItem, StateSettings, rank_parameters, rank_weights
+from mla_cost.states import PARTIAL, Held, StateItem, StateSettings, rank_parameters, rank_weights
 from mla_cost.whole_model import Cost, evaluated, parallel_of, state_settings, told
 from mla_cost.workspace import kinds_of
 
@@ -213,7 +213,8 @@ class _Stage:
     def gradients(self) -> Items:
         if self.keeping.sharding == "zero2":
             return map(self._shard, self._items("gradients"))
-        return self._whole("gradients", self.keeping.gradient_bytes)
+        partial = self._whole(PARTIAL, self.keeping.weight_bytes) if self.keeping.accumulates else ()
+        return (*self._whole("gradients", self.keeping.gradient_bytes), *partial)
 
     def optimizer(self) -> Items:
         return map(self._shard, [*self._items("master weights"), *self._items("moments")])

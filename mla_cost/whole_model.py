@@ -40,8 +40,10 @@ from mla_cost.states import (
     BUCKET_SOURCE,
     States,
     StateSettings,
+    StepCollective,
     bucket_bytes,
     rank_parameters,
+    reduced_bytes,
     shape_of,
     states,
     step_collectives,
@@ -53,7 +55,7 @@ PARTS = (
     "apart from the loss, are priced from their parts"
 )
 STEP = "step of gradients in fp32"
-BUCKET = "ZeRO-2 bucket"
+BUCKET = "ZeRO bucket"
 
 
 class Cost(NamedTuple):
@@ -178,7 +180,7 @@ def verdict(
 
 
 def bucket(settings: PlanSettings) -> tuple[Basis, ...]:
-    """What ZeRO-2 reserves for the gradients that it reduces next; nothing under other shardings."""
+    """What ZeRO reserves for the gradients that it reduces next; nothing under other shardings."""
     amount = bucket_bytes(state_settings(settings))
     return (Basis(BUCKET, amount, f"budgeted: {BUCKET_SOURCE}"),) if amount else ()
 
@@ -232,7 +234,8 @@ def evaluated(
     """
     named("kernel", settings.kernel, {fit.AUTO: None, **KERNELS})
     chosen, why = fit.with_kernel(model, device, form, settings)
-    return chosen, why, stage_costs(model, form, chosen, device.family if device else "none")
+    family, arch = (device.family, device.arch) if device else ("none", "")
+    return chosen, why, stage_costs(model, form, chosen, family, arch)
 
 
 def busiest(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> tuple[int, int]:
@@ -308,6 +311,7 @@ def state_settings(settings: PlanSettings) -> StateSettings:
         sharded_down=settings.down_projections == "sharded",
         vocab_multiple=settings.vocab_multiple,
         whole_joined=not PROFILES[settings.profile].splits_joined,
+        fp16=settings.dtype == "fp16",
     )
 
 
@@ -323,8 +327,8 @@ def _master_bytes(settings: PlanSettings) -> int:
     return 0 if own else 4
 
 
-def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> list[Cost]:
-    """Every stage of the pipeline evaluated.
+def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: str, arch: str = "") -> list[Cost]:
+    """Every stage of the pipeline evaluated. family, arch: of the device.
 
     Raises:
         Illegal: the model's layers cannot be counted, the degrees do not divide it, or a program does not exist.
@@ -335,7 +339,7 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
     segments = Segments(model, form, settings, as_allocated(family))
     laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
     alike = {tuple(map(segments.alike, chunks)): chunks for chunks in laid_out}
-    kept = {key: _kept(model, parallel, keeping, segments, chunks) for key, chunks in alike.items()}
+    kept = {key: _kept(model, parallel, keeping, segments, chunks, arch) for key, chunks in alike.items()}
     return [
         Cost(at, chunks, costs, held, activations(parallel, at, costs), stands)
         for at, chunks in enumerate(laid_out)
@@ -349,11 +353,12 @@ def _kept(
     keeping: StateSettings,
     segments: Segments,
     chunks: tuple[Chunk, ...],
+    arch: str,
 ) -> tuple[tuple[ChunkCost, ...], States, tuple[Breakdown, ...]]:
     """What stages of equal layers have alike: their chunks, states, and what stands."""
     costs = tuple(map(segments.chunk, chunks))
     held = states(rank_parameters(model, parallel, chunks, keeping), parallel, keeping)
-    return costs, held, standing(costs, segments.profile)
+    return costs, held, standing(costs, segments.profile, arch)
 
 
 def require_legal(model: ModelConfig, settings: PlanSettings) -> None:
@@ -407,7 +412,7 @@ def _belongs(field: str, settings: PlanSettings, others: Sequence[str], way_out:
     return f"{field} {getattr(settings, field)} belongs to profile {' or '.join(others)}; {way_out}"
 
 
-def standing(costs: Sequence[ChunkCost], profile: Profile) -> tuple[Breakdown, ...]:
+def standing(costs: Sequence[ChunkCost], profile: Profile, arch: str) -> tuple[Breakdown, ...]:
     """What stands for the whole run: tensors once per name and shape (counted), and allowances (budgeted)."""
     sizes: dict[tuple[str, int, int], int] = {}
     experts = False
@@ -423,7 +428,7 @@ def standing(costs: Sequence[ChunkCost], profile: Profile) -> tuple[Breakdown, .
     allowed = (item for item in profile.allowances if experts or not item.with_experts)
     return (
         *(Breakdown(name, amount, "counted") for name, amount in named.items()),
-        *(Breakdown(item.name, item.bytes, "budgeted") for item in allowed if any(cost.segments for cost in costs)),
+        *(Breakdown(item.name, item.at(arch), "budgeted") for item in allowed if any(cost.segments for cost in costs)),
     )
 
 
@@ -575,10 +580,20 @@ def _step(model: ModelConfig, worst: Cost, settings: PlanSettings) -> Iterator[C
             axis=called.axis,
             group_size=called.group_size,
             count=called.calls,
-            dtype=settings.gradient_dtype if "gradients" in called.tensor else settings.dtype,
+            dtype=_travels_as(called, parallel, settings),
             payload_bytes=called.calls * called.payload_bytes,
             wire_bytes=called.calls * called.wire_bytes,
         )
+
+
+def _travels_as(called: StepCollective, parallel: Parallel, settings: PlanSettings) -> str:
+    """The dtype of what the optimizer step sends."""
+    keeping = state_settings(settings)
+    if "gradients" not in called.tensor:
+        return settings.dtype
+    if not keeping.zero or called.axis in {"tp", "pp"}:
+        return settings.gradient_dtype
+    return "fp32" if reduced_bytes(keeping, parallel.sp) == 4 else settings.dtype
 
 
 def _traffic(costs: Iterable[CollectiveCost], phase: str) -> Traffic:

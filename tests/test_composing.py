@@ -142,9 +142,31 @@ def test_the_bucket_of_zero2_is_reserved_where_it_is():
     assert [usable[0] - each for each in usable] == [0, 500_000_000 * 2, 500_000_000 * 4]
 
 
+def test_what_deepspeed_sends_and_keeps_is_that_of_plans():
+    both = ["fp32", "bf16"]
+    columns = {
+        "sharding": ["zero1", "zero1", "zero2", "zero2"] * 3,
+        "gradient_dtype": both * 6,
+        "sp": [1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 1, 1],
+        "dp": [8, 8, 8, 8, 4, 4, 4, 4, 8, 8, 8, 8],
+        "dtype": ["bf16"] * 8 + ["fp16"] * 4,
+        "micro_batches": [3] * 12,
+    }
+    found = priced(columns)
+    require_plans(found)
+    assert len(set(found.wire_bytes.tolist())) == 4  # the sharding and sp decide, not what is added up in
+
+
 def test_a_modules_projection_is_whole_or_split_as_the_profile_has_it():
     columns = {"profile": ["reference", "megatron"] * 2, "tp": [1, 1, 2, 2]}
     require_plans(priced(columns, "deepseek-v3", kernel="flash", seq_len=4096, sp=1, ep=8, dp=8))
+
+
+def test_one_expert_a_rank_and_experts_over_ranks_as_plans_have_them():
+    columns = {"ep": [64, 32, 64, 16], "etp": [1, 1, 2, 2], "dp": [64, 64, 128, 128], "remat": ["none", "moe"] * 2}
+    for device in ("a100-80gb", "h100-80gb"):
+        found = priced(columns, "deepseek-v2-lite", device, profile="megatron", kernel="flash", seq_len=4096, sp=1)
+        require_plans(found)
 
 
 def test_illegal_rows_have_no_numbers_and_a_reason():

@@ -146,22 +146,22 @@ MOONLIGHT_MOE = [
     ("residual", 4096),
     ("hidden", 4096),
     ("hidden statistics", 4),
-    ("hidden", 8192),  # gathered for shared experts that overlap
-    ("gate up", 11264),
-    ("product", 5632),
     ("weights scores", 256),
     ("weights scores for the loss", 256),
     ("weights choice", 48),
     ("weights chosen", 24),
     ("weights sum", 4),
     ("weights sum for the loss", 4),
+    ("shared in", 8192),  # gathered for shared experts that overlap
     ("rows map", 516),
+    ("gate up", 11264),  # while the rows travel
+    ("product", 5632),
     ("rows", 24576),  # 6 rows of 2048
     ("row weights", 24),
     ("rows order", 24),
     ("gate up", 33792),
     ("product", 16896),
-    ("out order", 24),
+    ("returned order", 24),
 ]
 
 
@@ -207,11 +207,136 @@ def test_sharded_down_projections_gather_and_scatter_and_do_so_again_in_backward
 def test_rows_and_their_weights_are_gathered_where_experts_are_divided():
     """Two ranks share each expert: twice the rows, half the width; the rows that were sent are not kept."""
     whole, divided = (dict(items(segment(proxy(), "moe", etp=etp, ep=16))[-7:]) for etp in (1, 2))
-    twice = {"rows", "row weights", "rows order", "out order"}
+    twice = {"rows", "row weights", "rows order", "returned order"}
     assert divided == {name: kept * (2 if name in twice else 1) for name, kept in whole.items()}
     run = segment(proxy(), "moe", etp=2, ep=16).at.account.timeline
     over_etp = [(call.kind, call.tensor) for call in run.collectives if (call.axis, call.phase) == ("etp", "forward")]
-    assert over_etp == [("all_gather", "rows"), ("all_gather", "row weights"), ("reduce_scatter", "out")]
+    assert over_etp == [("all_gather", "rows"), ("all_gather", "row weights"), ("reduce_scatter", "returned in fp32")]
+
+
+def test_what_experts_made_is_summed_over_etp_in_fp32_and_sent_back_in_bf16():
+    """token_dispatcher.py:823-833: cast to the probabilities' dtype, reduce and scatter, cast back."""
+    found = segment(proxy(), "moe", etp=2, ep=16)
+    run, rows = found.at.account.timeline, 8 * LOCAL
+    sent = {(it.phase, it.kind, it.tensor): it for it in run.collectives if it.axis == "etp"}
+    calls = [
+        ("forward", "all_gather", "rows", "bf16", rows * 7168 * 2),
+        ("forward", "all_gather", "row weights", "fp32", rows * 4),
+        ("forward", "reduce_scatter", "returned in fp32", "fp32", 2 * rows * 7168 * 4),
+        ("backward", "all_gather", "gradient of returned in fp32", "fp32", rows * 7168 * 4),
+        ("backward", "reduce_scatter", "gradient of row weights", "fp32", 2 * rows * 4),
+        ("backward", "reduce_scatter", "gradient of rows", "bf16", 2 * rows * 7168 * 2),
+    ]
+    told = [(*key, it.dtype, it.payload.at(found.at.values)) for key, it in sent.items()]
+    assert told == calls
+    back = [it for it in run.collectives if (it.axis, it.phase, it.tensor) == ("ep", "forward", "returned")]
+    assert [it.dtype for it in back] == ["bf16"]
+
+
+def test_the_fp32_copies_stand_beside_what_the_experts_made_and_its_sorted_copy():
+    """moe_layer.py:564-570 names what experts made until combine_preprocess has returned; all freed after."""
+    found = segment(proxy(), "moe", etp=2, ep=16)
+    run, size = found.at.account.timeline, 2 * 8 * LOCAL * 7168
+    forward = [a for a in run.allocations if a.phase == "forward"]
+    wide, own = (a for a in forward if a.label == "returned in fp32")
+    assert [a.size.at(found.at.values) for a in (wide, own)] == [4 * size, 4 * size // 2]
+    made, ordered = (a for a in forward if a.label == "out" and "R" in a.dims)
+    assert [a.size.at(found.at.values) for a in (made, ordered)] == [2 * size, 2 * size]
+    for a in (made, ordered):
+        assert a.made < wide.made < own.made < (wide.freed or 0) < (a.freed or 0)
+
+
+def test_the_reduce_scatter_of_a_whole_model_over_etp():
+    """26 expert layers of DeepSeek-V2-Lite: 2048 local positions, 6 experts a token of 2048, 2 ranks an expert."""
+    asked: dict[str, Any] = {"model": "deepseek-v2-lite", "scope": "model", "profile": "megatron", "form": "explicit"}
+    (row,) = mla_cost.plan(**asked, kernel="flash", device=(), seq_len=4096, sp=1, tp=2, etp=2, ep=4, dp=4).results
+    assert row.communication is not None
+    (found,) = [
+        it
+        for it in row.communication.collectives
+        if (it.phase, it.axis, it.kind) == ("forward", "etp", "reduce_scatter")
+    ]
+    assert found.payload_bytes == 26 * 2 * (2048 * 6) * 2048 * 4 == 5_234_491_392
+    assert found.wire_bytes == found.payload_bytes // 2
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "deepep", "hybridep"])
+def test_shared_experts_that_overlap_run_around_the_routed_ones(dispatcher):
+    """shared_experts.py:234-357, token_dispatcher.py:657-907, 1972-2051: their output comes last and is added in place.
+
+    So it stands nowhere beside the routed experts, and no sum is a tensor of its own.
+    """
+    found = segment(proxy(), "moe", ep=16, dp=8, shared_overlap="on", dispatcher=dispatcher)
+    forward = [a for a in found.at.account.timeline.allocations if a.phase == "forward"]
+    steps = [(a.label, a.dims[0]) for a in forward if a.label in {"shared in", "gate up", "out", "mixed"}]
+    assert steps[:3] == [("shared in", "s"), ("gate up", "s"), ("gate up", "R")]
+    assert [step for step in steps[3:] if step[0] == "out"][-2:] == [("out", "s"), ("out", "u")]
+    assert steps.count(("mixed", "u")) == 1
+    assert found.kept == segment(proxy(), "moe", ep=16, dp=8, dispatcher=dispatcher).kept + LOCAL * 2 * 14336
+
+
+@pytest.mark.parametrize(
+    ("layer", "remat", "result"),
+    [("dense", "mlp", "out"), ("dense", "full", "y"), ("moe", "moe", "mixed"), ("moe", "full", "y")],
+)
+def test_a_checkpoint_runs_to_its_end_before_it_goes_back_and_holds_what_it_made(layer, remat, result):
+    """tensor_parallel/random.py, CheckpointFunction.backward: outputs and their gradients live until it returns."""
+    run = segment(proxy(), layer, ep=16, dp=8, remat=remat).at.account.timeline
+    again = [a for a in run.allocations if a.phase == "recompute"]
+    made = [a for a in again if (a.label, a.dims) == (result, ("u", "b", "h"))][-1]
+    assert made is again[-1]
+    back = [a for a in run.allocations if a.phase == "backward" and made.made < a.made < (made.freed or 0)]
+    assert any(a.label in {"gradient of residual", "gradient of hidden", "gradient of x"} for a in back)
+    handed = next(a for a in run.allocations if a.label == "gradient of output")
+    assert (handed.freed or 0) >= (made.freed or 0) - 2
+
+
+def test_the_routers_backward_is_in_fp32():
+    """moe_utils.py:1425-1435: input and weight cast, gradients made in fp32 and cast; two of [u b h] stand at once."""
+    found = segment(proxy(), "moe", ep=16, dp=8)
+    own = [
+        a for a in found.at.account.timeline.allocations if a.label in {"hidden in fp32", "gradient of hidden in fp32"}
+    ]
+    gradient, copied = own
+    assert [a.size.at(found.at.values) for a in own] == [4 * LOCAL * 7168] * 2
+    assert gradient.made < copied.made < (copied.freed or 0) < (gradient.freed or 0)
+
+
+def test_rows_of_one_expert_a_rank_are_not_sorted():
+    """token_dispatcher.py:755, 802: both sorts ask for more than one local expert; DeepEP permutes all the same."""
+    one, two = (segment(proxy(), "moe", ep=ep, dp=64) for ep in (64, 32))
+    kept = [name for name, _ in items(one)]
+    assert {"rows order", "returned order"}.isdisjoint(kept)
+    assert [item for item in items(two) if item[0] not in {"rows order", "returned order"}] == items(one)
+    for found, copies in ((one, 1), (two, 2)):
+        rows = [a for a in found.at.account.timeline.allocations if a.label == "out" and "R" in a.dims]
+        assert len([a for a in rows if a.phase == "forward"]) == copies
+    assert "rows map" in dict(items(segment(proxy(), "moe", ep=64, dp=64, dispatcher="deepep")))
+
+
+def test_recomputed_experts_and_shared_experts_are_one_checkpoint():
+    """moe_layer.py:660-719: shared experts, router, routed experts and their sum run again before any goes back."""
+    run = segment(proxy(), "moe", ep=16, dp=8, remat="moe").at.account.timeline
+    again = [a for a in run.allocations if a.phase == "recompute"]
+    assert [a.label for a in again].count("gate up") == 2  # shared and routed
+    weights = [a for a in run.allocations if a.phase == "backward" and a.label.startswith("gradient of product")]
+    assert max(a.made for a in again if a.label == "gate up") < min(a.made for a in weights)
+    assert again[0].label == "hidden gathered"  # shared experts first
+    own = [name for name, _ in items(segment(proxy(), "moe", ep=16, dp=8, remat="moe"))]
+    assert own[len(V3_ATTENTION) :] == ["residual", "hidden", "hidden statistics"]
+
+
+@pytest.mark.parametrize(
+    ("device", "size"),
+    [(None, 33_555_456), ("a100-80gb", 4_194_304), ("h100-80gb", 33_555_456), ("b200-180gb", 33_555_456)],
+)
+def test_cublas_workspaces_are_smaller_before_sm90(device, size):
+    """cpp_extensions/gemm.py:40-45: 4 MiB below compute capability 9, 32 MiB and 1024 bytes from it on."""
+    asked: dict[str, Any] = {"scope": "model", "model": "deepseek-v2-lite", "form": "explicit", "profile": "megatron"}
+    (row,) = mla_cost.plan(**asked, device=device or (), kernel="flash", seq_len=4096, ep=8, dp=8).results
+    held = {part.name: part.bytes for part in row.memory.breakdown}
+    assert held["cuBLAS workspace"] == size
+    assert held["cuBLAS workspaces of the grouped products"] == 4 * size
 
 
 def test_an_expert_deepseek_layer_item_by_item():

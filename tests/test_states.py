@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from math import lcm
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mla_cost
 from mla_cost import catalog
 from mla_cost.errors import InputError
 from mla_cost.parallel import Chunk, Parallel, problems, stages
@@ -172,7 +174,10 @@ def test_more_sharding_never_holds_more(dense: int, expert: int, dp: int, sp: in
     parallel = Parallel(dp=dp, sp=sp)
     held = plain(dense, expert, buffers=3)
     totals = {each: states(held, parallel, StateSettings(sharding=each)) for each in SHARDINGS}
-    assert all(found.total - found.padding_bytes <= totals["ddp"].total for found in totals.values())
+    partial = {each: 2 * (dense + expert) if each == "zero1" else 0 for each in SHARDINGS}  # beside those in fp32
+    assert all(
+        found.total - found.padding_bytes - partial[each] <= totals["ddp"].total for each, found in totals.items()
+    )
     assert totals["zero2"].total - totals["zero2"].padding_bytes <= totals["zero1"].total
     for found in totals.values():
         assert found.total == sum(item.bytes for item in found.items) + 3 * 4
@@ -192,7 +197,10 @@ def test_zero2_shards_gradients_and_is_refused_in_a_pipeline() -> None:
     assert (found.weight_bytes, found.gradient_bytes, found.master_bytes) == (2048, 512, 1024)
     assert bucket_bytes(settings) == 100 * 2
     assert bucket_bytes(settings._replace(weight_bytes=4)) == 100 * 4
-    assert bucket_bytes(settings._replace(sharding="zero1")) == 0
+    assert bucket_bytes(settings._replace(sharding="zero1")) == 100 * 2
+    assert (
+        bucket_bytes(settings._replace(sharding="distributed")) == bucket_bytes(settings._replace(sharding="ddp")) == 0
+    )
     for refused in (states, step_collectives):
         with pytest.raises(InputError, match="change sharding to zero1 or distributed, or pp to 1"):
             refused(plain(1024), Parallel(dp=4, pp=2), settings)
@@ -234,10 +242,70 @@ def test_collectives_of_the_step_written_out() -> None:
     assert sent["reduce_scatter", "expert_dp"][3:7] == (4, 1, 2048, 2048 * 3 // 4)
     ddp = {(it.kind, it.axis): it for it in step_collectives(held, parallel, StateSettings(sharding="ddp"))}
     assert ddp["all_reduce", "dp x sp"][3:7] == (8, 1, 4096, 2 * 4096 * 7 // 8)
-    zero2 = {(it.kind, it.axis): it for it in step_collectives(held, parallel, StateSettings(sharding="zero2"))}
-    assert zero2["reduce_scatter", "dp x sp"].calls == 5
     alone = step_collectives(held, parallel, StateSettings(megatron_sp=False))
     assert all(it.axis != "tp" for it in alone)
+
+
+# DeepSpeed at edaa7221, runtime/zero/stage_1_and_2.py:1443-1460 (all-reduce by default, config.py:119), 1738-1741 and
+# runtime/engine.py:2903-2914 (ZeRO-2 after every micro-batch, ZeRO-1 after the last)
+@pytest.mark.parametrize(
+    ("sharding", "gradient_bytes", "sp", "width", "calls"),
+    [
+        ("zero1", 2, 1, 2, 1),  # the gradients themselves
+        ("zero1", 4, 1, 2, 1),  # BF16_Optimizer casts what it added up in fp32 (engine.py:3660-3664)
+        ("zero2", 2, 1, 2, 5),
+        ("zero2", 4, 1, 2, 5),  # each micro-batch's bf16 gradients; the shard is added up in fp32
+        ("zero1", 2, 2, 4, 1),  # a shared sequence: fp32 (stage_1_and_2.py:1843-1844)
+        ("zero1", 4, 2, 4, 1),  # seq_parallel_communication_data_type (engine.py:1857)
+        ("zero2", 4, 2, 4, 5),
+    ],
+)
+def test_deepspeed_all_reduces_gradients_in_the_weights_dtype(
+    sharding: Sharding, gradient_bytes: int, sp: int, width: int, calls: int
+) -> None:
+    parallel = Parallel(sp=sp, dp=8 // sp, ep=2, micro_batches=5)
+    settings = StateSettings(sharding=sharding, gradient_bytes=gradient_bytes)
+    sent = {(it.kind, it.axis): it for it in step_collectives(plain(1024, 512), parallel, settings)}
+    assert set(sent) == {(kind, axis) for kind in ("all_reduce", "all_gather") for axis in ("dp x sp", "expert_dp")}
+    assert sent["all_reduce", "dp x sp"][3:7] == (8, calls, 1024 * width, 2 * 7 * (1024 * width // 8))
+    assert sent["all_reduce", "expert_dp"][3:7] == (4, calls, 512 * width, 2 * 3 * (512 * width // 4))
+    assert sent["all_gather", "dp x sp"][3:7] == (8, 1, 1024 // 8 * 2, 7 * (1024 // 8) * 2)  # utils.py:1016-1051
+    assert sent["all_gather", "expert_dp"][3:7] == (4, 1, 512 // 4 * 2, 3 * (512 // 4) * 2)
+
+
+def test_bf16_weights_that_zero1_adds_up_in_fp32_keep_both_gradients_in_no_bucket_and_reduce_the_padding_too() -> None:
+    """runtime/bf16_optimizer.py:148-166 (flat weights and fp32 gradients of padded size), 69, 387 (bf16 ones stay)."""
+    settings = StateSettings(sharding="zero1", gradient_bytes=4)
+    found = states(plain(1001), Parallel(dp=4), settings)
+    assert (found.weight_bytes, found.gradient_bytes) == (2 * 1008, 4 * 1008 + 2 * 1001)
+    assert bucket_bytes(settings) == 0
+    (reduced, _) = step_collectives(plain(1001), Parallel(dp=4), settings)
+    assert (reduced.kind, reduced.payload_bytes, reduced.wire_bytes) == ("all_reduce", 2 * 1008, 2 * 3 * 2 * 1008 // 4)
+    half = settings._replace(fp16=True)  # fp16 goes through the bucket instead, engine.py:1994-1997
+    assert states(plain(1001), Parallel(dp=4), half).gradient_bytes == 4 * 1001
+    assert bucket_bytes(half) == 500_000_000 * 2
+    assert step_collectives(plain(1001), Parallel(dp=4), half)[0].payload_bytes == 2 * 1001
+
+
+def test_a_models_gradients_are_all_reduced_where_deepspeed_shards() -> None:
+    asked: dict[str, Any] = {
+        "model": "deepseek-v2-lite",
+        "form": "explicit",
+        "ep": 8,
+        "dp": 16,
+        "micro_batches": 4,
+        "seq_len": 4096,
+    }
+    dense = 1_311_632_896  # elements of a rank's dense weights
+    for sharding, gradient, times in (("zero1", "bf16", 1), ("zero1", "fp32", 1), ("zero2", "bf16", 4)):
+        given = {**asked, "kernel": "flash", "sharding": sharding, "gradient_dtype": gradient}
+        (row,) = mla_cost.plan(**given, scope="model", device=()).results
+        assert row.communication is not None
+        sent = {(it.kind, it.tensor): it for it in row.communication.collectives if it.phase == "step"}
+        found = sent["all_reduce", "dense gradients"]
+        assert (found.count, found.dtype) == (times, "bf16")
+        assert found.wire_bytes == times * 2 * 15 * (2 * dense // 16)
+        assert ("reduce_scatter", "dense gradients") not in sent
 
 
 def test_an_embedding_copy_is_summed_over_its_two_stages() -> None:

@@ -183,8 +183,11 @@ LITE |= {"seq_len": 4096, "ep": 8, "dp": 8}
 
 
 @pytest.mark.parametrize("profile", ["reference", "megatron"])
-def test_the_bucket_of_zero2_is_reserved(profile):
-    """DeepSpeed's default bucket: 500,000,000 elements as wide as the weights; --reserve sets another."""
+def test_the_bucket_of_zero_is_reserved(profile):
+    """DeepSpeed's default bucket: 500,000,000 elements as wide as the weights; --reserve sets another.
+
+    ZeRO-1 that adds bf16 gradients up in fp32 runs as BF16_Optimizer, which has none.
+    """
     found = {
         sharding: mla_cost.plan(**LITE, profile=profile, sharding=sharding).results[0]
         for sharding in ("zero1", "zero2")
@@ -192,22 +195,25 @@ def test_the_bucket_of_zero2_is_reserved(profile):
     assert found["zero2"].verdict is not None
     assert found["zero1"].verdict is not None
     held = {item.name: item for item in found["zero2"].verdict.basis}
-    bucket = held["reserve: ZeRO-2 bucket"]
+    bucket = held["reserve: ZeRO bucket"]
     assert bucket.bytes == -500_000_000 * 2
     assert "stage_1_and_2.py" in bucket.source
     assert (found["zero1"].verdict.usable_bytes or 0) - (found["zero2"].verdict.usable_bytes or 0) == 1_000_000_000
-    assert all(item.name != "reserve: ZeRO-2 bucket" for item in found["zero1"].verdict.basis)
-    own = mla_cost.plan(**LITE, sharding="zero2", reserve={"ZeRO-2 bucket": "1GiB"}).results[0].verdict
+    assert all(item.name != "reserve: ZeRO bucket" for item in found["zero1"].verdict.basis)
+    alike = mla_cost.plan(**LITE, profile=profile, sharding="zero1", gradient_dtype="bf16").results[0].verdict
+    assert alike is not None
+    assert {item.name: item.bytes for item in alike.basis}["reserve: ZeRO bucket"] == -500_000_000 * 2
+    own = mla_cost.plan(**LITE, sharding="zero2", reserve={"ZeRO bucket": "1GiB"}).results[0].verdict
     assert own is not None
-    assert ("reserve: ZeRO-2 bucket", -GIB, "set with --reserve", None, None) in own.basis
+    assert ("reserve: ZeRO bucket", -GIB, "set with --reserve", None, None) in own.basis
     with pytest.raises(mla_cost.InputError, match="no reserve item"):
-        mla_cost.plan(**LITE, reserve={"ZeRO-2 bucket": "1GiB"})
+        mla_cost.plan(**LITE, reserve={"ZeRO bucket": "1GiB"})
 
 
 def test_the_bucket_of_fp32_weights_is_twice_as_large():
     found = mla_cost.plan(**LITE, sharding="zero2", dtype="fp32", kernel="eager").results[0].verdict
     assert found is not None
-    assert {item.name: item.bytes for item in found.basis}["reserve: ZeRO-2 bucket"] == -500_000_000 * 4
+    assert {item.name: item.bytes for item in found.basis}["reserve: ZeRO bucket"] == -500_000_000 * 4
 
 
 def test_other_memory_is_named_also_when_it_is_nothing():

@@ -14,7 +14,7 @@ Names = list[str] | None
 FORMATS = ("table", "json", "csv", "markdown")
 _SEQUENCE_PARALLEL = (
     "--sequence-parallel is Megatron's switch that divides activations over tensor-parallel ranks (here `megatron_sp`, "
-    "on by default when tp > 1); ranks that share one sequence are --sp (also --cp, --context-parallel-size)"
+    "always on when tp > 1); ranks that share one sequence are --sp (also --cp, --context-parallel-size)"
 )
 
 

@@ -60,7 +60,8 @@ def groups(points: Points) -> Group:
     # ZeRO-2 alone sends as often as there are micro-batches
     shared = np.array([settings.sharding == "zero2" for settings in kept.settings])[kept.codes]
     calls = np.where(shared, points["micro_batches"], 1)
-    both = (kept.codes, points["vocab_multiple"], calls)
+    together = (points["sp"] > 1).astype(np.int64)  # a shared sequence's gradients may be reduced in another dtype
+    both = (kept.codes, points["vocab_multiple"], calls, together)
     dense = distinct(points["tp"], piped, dense_dp, *both)
     expert_dp = points.stage_ranks // (points["ep"] * points["etp"])
     expert = distinct(points["ep"], points["etp"], expert_dp, *both)
@@ -145,7 +146,7 @@ class Holding:
 
     def _collectives(self, held: Held, ranks: Ranks, holder: str) -> tuple[StepCollective, ...]:
         degrees = ranks.parallel
-        sharing = (_sharing(degrees, holder), degrees.tp, degrees.pp > 1, degrees.micro_batches)
+        sharing = (_sharing(degrees, holder), degrees.tp, degrees.pp > 1, degrees.micro_batches, degrees.sp > 1)
         key = (holder, held, sharing, ranks.keeping)
         if key not in self._sent:
             self._sent[key] = step_collectives(_whole(held, holder), degrees, ranks.keeping)

@@ -33,7 +33,8 @@ _VERDICT: Final = frozenset({"other_memory", "reserve", "fragmentation_percent"}
 NOT_OF_LAYERS: Final = _STATES | _PIPELINE | _VERDICT
 NOT_OF_PIPELINES: Final = _STATES | _LAYERS | _BOTH | _VERDICT
 NOT_OF_STATES: Final = _LAYERS | _PIPELINE | _VERDICT
-_RESERVED: Final = frozenset({"dispatcher", "sharding", "dtype"})  # buffers outside torch, ZeRO-2's bucket
+# buffers outside torch, and ZeRO's bucket
+_RESERVED: Final = frozenset({"dispatcher", "sharding", "dtype", "gradient_dtype"})
 NOT_OF_VERDICTS: Final = (_STATES | _LAYERS | _PIPELINE | _BOTH) - _RESERVED
 
 

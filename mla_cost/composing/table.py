@@ -157,8 +157,10 @@ class Table:
     def _allowed(self, places: frozenset[int]) -> Floats:
         """What the profile is budgeted."""
         experts = any(self.places[at].layer.partition(" ")[0] in WITH_EXPERTS for at in places)
+        device = self.question.device
+        arch = device.arch if device else ""
         each = [
-            sum(item.bytes for item in PROFILES[settings.profile].allowances if experts or not item.with_experts)
+            sum(item.at(arch) for item in PROFILES[settings.profile].allowances if experts or not item.with_experts)
             for settings in self._choices.settings
         ]
         found: Floats = np.array(each, np.float64)[self._choices.codes] * bool(places)

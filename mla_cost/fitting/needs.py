@@ -137,7 +137,8 @@ class ModelNeeds:
     ) -> Cost:
         costs = tuple(self._chunk(settings, chunk) for chunk in chunks)
         schedule = parallel._replace(tp=1, sp=1, ep=1, etp=1, dp=1)  # so that layouts share what is worked out for one
-        active, standing = activations(schedule, at, costs), whole_model.standing(costs, PROFILES[settings.profile])
+        active = activations(schedule, at, costs)
+        standing = whole_model.standing(costs, PROFILES[settings.profile], self.question.device.arch)
         return Cost(at, chunks, costs, self.states(settings, held), active, standing)
 
     def states(self, settings: PlanSettings, held: RankParameters) -> States:

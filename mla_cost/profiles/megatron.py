@@ -96,8 +96,10 @@ mlp(residual):
     return out
 """
 
-# megatron/core/transformer/moe/: moe_layer.py, shared_experts.py:200, 247-272, and of token_dispatcher.py:
-# MoEAlltoAllTokenDispatcher 624-676, _HybridEPManager 1001-1222, _DeepepManager 1424-1455
+# megatron/core/transformer/moe/: moe_layer.py:659-719 (`mixture`, the one checkpoint of its recomputation);
+# shared_experts.py:200, and where they overlap 234-357 (their second half after the way back); token_dispatcher.py:
+# MoEAlltoAllTokenDispatcher 624-907, where what the experts made has its name until routed_experts_compute returns
+# (moe_layer.py:564-570), MoEFlexTokenDispatcher 1972-2051, _HybridEPManager 1001-1222, _DeepepManager 1424-1455
 MOE = """
 layer(x):
     hidden = input_norm x
@@ -106,11 +108,7 @@ layer(x):
     drop hidden
     residual = add x, attended
     hidden = pre_mlp_norm residual
-    if m
-        shared_out = shared_experts hidden
-    mixed = experts hidden
-    if m
-        mixed = add mixed, shared_out
+    mixed = mixture hidden
     mixed = remade mixed, hidden
     drop hidden
     y = add residual, mixed
@@ -120,6 +118,17 @@ pre_mlp_norm(residual):
     hidden = fused_norm residual, g_mlp[h]
     return hidden
 
+mixture(hidden):
+    if shared_overlap == on
+        mixed = experts hidden
+        return mixed
+    if m
+        shared_out = shared_experts hidden
+    mixed = experts hidden
+    if m
+        mixed = add mixed, shared_out
+    return mixed
+
 activation(gate_up, row_weights):
     product[g] = weighted_swiglu gate_up, row_weights
     return product
@@ -128,19 +137,43 @@ experts(hidden):
     weights = route hidden, W_router[e h]
     if dispatcher == hybridep
         rows, row_weights, ranks_map, experts_map, routing_map = hybridep_dispatch hidden, weights
+        if shared_overlap == on
+            if m
+                shared_in = same hidden
+                exchange region shared_in
+                shared_product = shared_up shared_in
+                drop shared_in
         gate_up = grouped_rows rows, W_fc1[c g+g h]
         product = activation gate_up, row_weights
         out = grouped_rows product, W_fc2[c h g]
         drop product
         mixed = hybridep_combine out, ranks_map, experts_map, routing_map
+        if shared_overlap == on
+            if m
+                shared_out = shared_down shared_product
+                mixed = add_in_place mixed, shared_out
         return mixed
     if dispatcher == deepep
         tokens, token_weights = deepep_dispatch hidden, weights
+        if shared_overlap == on
+            if m
+                shared_in = same hidden
+                exchange region shared_in
+                shared_product = shared_up shared_in
+                drop shared_in
         rows, row_weights, row_map = rows_of tokens, token_weights
         drop tokens, token_weights
     else
+        if shared_overlap == on
+            if m
+                shared_in = same hidden
+                exchange region shared_in
         rows, row_weights, row_map = rows_of hidden, weights
         rows = rows_to_experts rows
+        if shared_overlap == on
+            if m
+                shared_product = shared_up shared_in
+                drop shared_in
         row_weights = rows_to_experts row_weights
         exchange expert_region rows
         exchange expert_region row_weights
@@ -153,21 +186,35 @@ experts(hidden):
         summed = tokens_of out, row_map
         drop out
         mixed = deepep_combine summed
+        if shared_overlap == on
+            if m
+                shared_out = shared_down shared_product
+                mixed = add_in_place mixed, shared_out
         return mixed
-    out = sort_rows out
-    exchange expert_region_end out
-    out = rows_from_experts out
-    mixed = tokens_of out, row_map
+    returned = sort_rows out
+    returned = sum_in_fp32 returned
+    drop out
+    returned = rows_from_experts returned
+    if shared_overlap == on
+        if m
+            shared_out = shared_down shared_product
+    mixed = tokens_of returned, row_map
+    if shared_overlap == on
+        if m
+            mixed = add_in_place mixed, shared_out
     return mixed
 
+shared_up(shared_in):
+    gate_up = whole_linear shared_in, W_shared_fc1[m+m h]
+    product[m] = swiglu gate_up
+    return product
+
+shared_down(product):
+    out = whole_linear product, W_shared_fc2[h m]
+    exchange region_end out
+    return out
+
 shared_experts(hidden):
-    if shared_overlap == on
-        exchange region hidden
-        gate_up = whole_linear hidden, W_shared_fc1[m+m h]
-        product[m] = swiglu gate_up
-        out = whole_linear product, W_shared_fc2[h m]
-        exchange region_end out
-        return out
     gate_up = column_linear hidden, W_shared_fc1[m+m h]
     product[m] = swiglu gate_up
     out = row_linear product, W_shared_fc2[h m]
@@ -246,8 +293,10 @@ def _up(size: int, step: int) -> int:
 
 
 _CUBLAS = (
-    "NVIDIA/TransformerEngine@d0067d0da6cb transformer_engine/pytorch/cpp_extensions/gemm.py:40-67 (sm90 and later)"
+    "NVIDIA/TransformerEngine@d0067d0da6cb transformer_engine/pytorch/cpp_extensions/gemm.py:40-67 (sm90 and later; "
+    "4 MiB before)"
 )
+_WORKSPACE, _SMALL = 32 * 2**20 + 1024, {"sm80": 4 * 2**20}
 _NO_PATH = "Megatron-Core trains dense MLA by expanding the latent; use form explicit, or profile reference"
 
 PROFILE = Profile(
@@ -266,11 +315,18 @@ PROFILE = Profile(
     refused={"absorbed": f"no absorbed training path: {_NO_PATH}", "laga": f"no gather of the latent: {_NO_PATH}"},
     fixed={"v_layout": "contiguous", "norm": "fused", "softmax_dtype": "activation", "mask": "none"},
     needs={"r": "its MLA always rotates a part of query and key"},
+    reentrant=True,  # tensor_parallel/random.py:600-690, CheckpointFunction.backward
     recomputes=("mla_up_proj", "layernorm", "moe_act"),
     losses=("native", "native-fused", "te-in-place", "te-fp32"),
     allowances=(
-        Allowance("cuBLAS workspace", 32 * 2**20 + 1024, _CUBLAS),
-        Allowance("cuBLAS workspaces of the grouped products", 4 * (32 * 2**20 + 1024), _CUBLAS, with_experts=True),
+        Allowance("cuBLAS workspace", _WORKSPACE, _CUBLAS, on=_SMALL),
+        Allowance(
+            "cuBLAS workspaces of the grouped products",
+            4 * _WORKSPACE,
+            _CUBLAS,
+            with_experts=True,
+            on={arch: 4 * size for arch, size in _SMALL.items()},
+        ),
     ),
     shardings=("ddp", "distributed"),
     staging={"deepep": Staging(deepep_buffers, _DEEPEP), "hybridep": Staging(hybridep_buffers, _HYBRIDEP)},

@@ -191,6 +191,14 @@ def _sort_rows(call: Call, given: Tensors) -> Tensors:
     return te.sort_rows(call.machine, call.label, given)
 
 
+def _add_in_place(call: Call, given: Tensors) -> Tensors:
+    return [te.add_in_place(call.machine, call.label, given[0], given[1])]
+
+
+def _sum_in_fp32(call: Call, given: Tensors) -> Tensors:
+    return [te.sum_in_fp32(call.machine, call.label, given.pop())]
+
+
 def _rows_to_experts(call: Call, given: Tensors) -> Tensors:
     return [te.rows_to_experts(call.machine, call.label, given[0])]
 
@@ -279,6 +287,8 @@ LAYER_RULES: dict[str, Rule] = {
     "rows_of": _rows_of,
     "tokens_of": _tokens_of,
     "sort_rows": _sort_rows,
+    "add_in_place": _add_in_place,
+    "sum_in_fp32": _sum_in_fp32,
     "rows_to_experts": _rows_to_experts,
     "rows_from_experts": _rows_from_experts,
     "deepep_dispatch": _deepep_dispatch,

@@ -13,7 +13,7 @@ from mla_cost.engine import Gradients, Machine, Standing, Tensor
 from mla_cost.layout import Axis
 from mla_cost.polynomial import Polynomial
 from mla_cost.rules.elementwise import add, negate
-from mla_cost.rules.exchange import EXPERTS, TENSOR, recorded, to_each
+from mla_cost.rules.exchange import EXPERT_TENSOR, EXPERTS, TENSOR, recorded, scatter, to_each
 from mla_cost.rules.split import concat, contiguous, cut_up
 
 Dims = tuple[str, ...]
@@ -388,11 +388,29 @@ def weighted_swiglu(machine: Machine, label: str, gate_up: Tensor, weights: Tens
 # ---- experts
 
 
+def add_in_place(machine: Machine, label: str, first: Tensor, second: Tensor) -> Tensor:
+    """The second added to the first where that lies: nothing new either way, and nothing is kept.
+
+    M: transformer/moe/token_dispatcher.py:905-907, 2051.
+    """
+    view = machine.view(first, first.axes)
+    view.label = label
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        gradient = gradients[0]
+        assert gradient is not None
+        return [gradient, machine.view(gradient, gradient.axes)]
+
+    machine.attach([view], [first, second], backward)
+    return view
+
+
 def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tensor:
     """hidden [u b h] to fp32 weights [u b e], zero where an expert is not chosen.
 
     Keeps hidden, fp32 scores [u b e] twice (for the choice, and again for the auxiliary loss), the int64 choice and
-    its fp32 scores [u b K], and two fp32 sums per token. M: transformer/moe/moe_utils.py:917-943, 960, 1382.
+    its fp32 scores [u b K], and two fp32 sums per token. With moe_router_dtype fp32 both products of backward are made
+    in fp32, of an fp32 copy of hidden, and cast. M: transformer/moe/moe_utils.py:917-943, 960, 1382, 1425-1435.
     """
     rows = hidden.dims[:-1]
     logits = machine.new(f"{label} logits", (*rows, "e"), "fp32")
@@ -404,14 +422,22 @@ def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tenso
     result = machine.new(label, logits.dims, "fp32")
     shape = logits.dims
     del logits
-    made = [(f"gradient of {tensor.label}", tensor.dims, tensor.dtype) for tensor in (hidden, weight)]
+    (name, rows_of, dtype), (w_name, w_dims, w_dtype) = ((it.label, it.dims, it.dtype) for it in (hidden, weight))
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         of_logits = machine.new(f"gradient of {label} logits", shape, "fp32")
         machine.flops(count * 2)
-        results: list[Tensor | None] = [machine.new(*item) for item in made]
-        del of_logits
+        copied = machine.new(f"{w_name} in fp32", w_dims, "fp32")
+        of_hidden = machine.new(f"gradient of {name} in fp32", rows_of, "fp32")
+        del copied
+        copied = machine.new(f"{name} in fp32", rows_of, "fp32")
+        of_weight = machine.new(f"gradient of {w_name} in fp32", w_dims, "fp32")
+        del copied
+        found = machine.new(f"gradient of {name}", rows_of, dtype)
+        del of_hidden
+        results: list[Tensor | None] = [found, machine.new(f"gradient of {w_name}", w_dims, w_dtype)]
+        del of_weight, of_logits
         return results
 
     machine.attach([result], [hidden, weight], backward, saved=[hidden, *kept])
@@ -456,8 +482,11 @@ def unpermute(machine: Machine, label: str, rows: Tensor, row_map: Tensor) -> Te
 def sort_rows(machine: Machine, label: str, given: list[Tensor]) -> list[Tensor]:
     """Rows (and their weights) ordered by expert, or back: a copy each way; keeps one int32 per row.
 
-    T: permutation.py:1250; triton/permutation.py:381.
+    Nothing where a rank has one expert (M: transformer/moe/token_dispatcher.py:755, 802). T: permutation.py:1250;
+    triton/permutation.py:381.
     """
+    if machine.facts.is_one("c"):
+        return given
     results = [machine.copy(tensor, tensor.label) for tensor in given]
     row_map = machine.new(f"{label} order", given[0].dims[:-1], "int32")
     made = [(f"gradient of {tensor.label}", tensor.dims, tensor.dtype) for tensor in given]
@@ -468,6 +497,29 @@ def sort_rows(machine: Machine, label: str, given: list[Tensor]) -> list[Tensor]
 
     machine.attach(results, given, backward, saved=[row_map])
     return results
+
+
+def sum_in_fp32(machine: Machine, label: str, rows: Tensor) -> Tensor:
+    """Rows of all ranks of an expert [T R h], summed to this rank's [R h] in the dtype of the routing weights, fp32.
+
+    Nothing where no rank shares an expert. Nothing is kept. M: transformer/moe/token_dispatcher.py:823-833.
+    """
+    if not machine.facts.experts_split:
+        return rows
+    dtype = rows.dtype
+    wide = _cast(machine, f"{label} in fp32", rows, "fp32")
+    del rows
+    own = scatter(machine, f"{label} in fp32", wide, EXPERT_TENSOR)
+    del wide
+    return _cast(machine, label, own, dtype)
+
+
+def _cast(machine: Machine, label: str, tensor: Tensor, dtype: str) -> Tensor:
+    """A copy in another dtype, its gradient cast back; nothing is kept."""
+    result = machine.new(label, tensor.dims, dtype)
+    made = (f"gradient of {tensor.label}", tensor.dims, tensor.dtype)
+    machine.attach([result], [tensor], lambda _: [machine.new(*made)])
+    return result
 
 
 def rows_to_experts(machine: Machine, label: str, rows: Tensor) -> Tensor:
