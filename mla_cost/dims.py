@@ -51,6 +51,8 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "r_half": ("half of r, which RoPE turns as one", "dims.qk_rope_head_dim / 2"),
     "s_half": ("half of s, one of two chunks of the sequence that a rank holds", "seq_len / sp / 2"),
 }
+# dims that are one tp rank's part of a width: a weight with one of them is divided
+TP_PARTS = frozenset({"n", "l", "d_q_part", "kv_part", "f", "V", "m", "j"})
 # widths that a kernel fixes, such as the last dim of Ascend's softmax statistics
 CONSTANTS: dict[str, int] = {"1": 1, "2": 2, "3": 3, "8": 8}
 
@@ -198,6 +200,11 @@ def _factor_size(factor: str) -> Polynomial:
         Polynomial.constant(CONSTANTS[part]) if part in CONSTANTS else Polynomial.symbol(part)
         for part in factor.split("+")
     )
+
+
+def divided_over_tp(dims: Iterable[str]) -> bool:
+    """Whether a weight with these dims is one tp rank's part of a whole."""
+    return any(part in TP_PARTS for dim in dims for part in dim.split("+"))
 
 
 def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from mla_cost.dims import divided_over_tp
 from mla_cost.engine import Gradients, Machine, Tensor
 from mla_cost.layout import Axes, can_view, contiguous, is_contiguous
+from mla_cost.polynomial import ZERO, Polynomial
 
 
 def linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
@@ -46,21 +48,34 @@ def _multiply(
 ) -> Tensor:
     kept = machine.inputs_kept(tensor, weight)
     result = machine.new(label, (*tensor.dims[:rows], *outer), tensor.dtype)
-    count = machine.facts.elements((*tensor.dims, *outer)) * 2
-    machine.flops(count)
+    needed, repeated = _work(machine, tensor, weight, outer)
+    machine.flops(needed, repeated)
     name, axes, dtype = tensor.label, _gradient_axes(machine, tensor, rows), tensor.dtype
     weight_name, weight_dims = weight.label, weight.dims
     folded = len(tensor.axes) > 2  # then the gradient is unfolded again: a view of the product
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
-        machine.flops(count * 2)
+        machine.flops(needed * 2, repeated * 2)
         of_weight = machine.new(f"gradient of {weight_name}", weight_dims, dtype)
         of_input = machine.new_as(f"gradient of {name}", axes, dtype)
         return [machine.view(of_input, axes) if folded else of_input, of_weight]
 
     machine.attach([result], [tensor, weight], backward, saved=kept)
     return result
+
+
+def _work(machine: Machine, tensor: Tensor, weight: Tensor, outer: tuple[str, ...]) -> tuple[Polynomial, Polynomial]:
+    """Flops of the product: what the maths needs of this rank, and what it repeats of other tp ranks' work.
+
+    A weight that is whole on every tp rank makes the same of the gathered positions s on each; u of them are its share.
+    """
+    dims, facts = (*tensor.dims, *outer), machine.facts
+    every = facts.elements(dims) * 2
+    if not facts.rows_divided or divided_over_tp(weight.dims):
+        return every, ZERO
+    needed = facts.elements(tuple("u" if dim == "s" else dim for dim in dims)) * 2
+    return needed, every - needed
 
 
 def _gradient_axes(machine: Machine, tensor: Tensor, rows: int) -> Axes:

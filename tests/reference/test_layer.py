@@ -20,7 +20,7 @@ from mla_cost.reference import DIMS, Recording, Spec, count_flops, initialise, r
 from mla_cost.reference.allocator import record_allocator
 from mla_cost.reference.forms import make_block
 from mla_cost.reference.layer import DenseLayer, Embedding, Head, attention_of, make_inputs, make_layer
-from mla_cost.reference.loss import cross_entropy, own_rows
+from mla_cost.reference.loss import LOSSES, cross_entropy, own_rows
 from mla_cost.reference.norm import EPSILON
 from mla_cost.reference.ranks import RankRun, run_ranks
 from mla_cost.reference.tp import assemble, divide
@@ -139,7 +139,7 @@ def test_embedding_is_a_lookup() -> None:
     close([ours, *gradients(ours, weight)], [expected, *gradients(expected, weight)])
 
 
-@pytest.mark.parametrize("loss", [{}, {"loss": "fused"}, *({"loss": "chunked", "loss_chunks": n} for n in (1, 3, 32))])
+@pytest.mark.parametrize("loss", [*({"loss": name} for name in LOSSES), *({"loss": "chunked", "loss_chunks": n} for n in (1, 3, 32))])
 def test_head_is_torchs_cross_entropy(loss: dict[str, Any]) -> None:
     layer = filled(replace(TINY, layer="head", **loss))
     assert isinstance(layer, Head)
