@@ -32,6 +32,7 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "v": ("width of a head's value", "dims.v_head_dim"),
     "f": ("width of a dense MLP on one rank", "intermediate_size / tp"),
     "V": ("vocabulary rows on one rank", "vocab_size / tp, padded"),
+    "V_all": ("vocabulary rows of all ranks together, without padding", "vocab_size"),
     "q": ("positions of one chunk of the loss", "seq_len / sp * micro_batch / loss_chunks, rounded up"),
     "E": ("ranks that share the experts", "ep"),
     "e": ("experts", "num_routed_experts"),
@@ -202,9 +203,17 @@ def _factor_size(factor: str) -> Polynomial:
     )
 
 
-def divided_over_tp(dims: Iterable[str]) -> bool:
-    """Whether a weight with these dims is one tp rank's part of a whole."""
-    return any(part in TP_PARTS for dim in dims for part in dim.split("+"))
+def rank_share(facts: Facts, rows: tuple[str, ...], outer: tuple[str, ...]) -> Polynomial:
+    """Twice the multiply-adds of rows [s .. inner] times a weight [outer inner] that the maths asks of this rank.
+
+    What other tp ranks do as well is theirs in equal parts: a weight that is whole on each of them makes the same of
+    all gathered positions s, so this rank's share is u of them. Padded rows of the vocabulary are nobody's.
+    """
+    dims, padded = (*rows, *outer), "V" in outer
+    divided = not padded and any(part in TP_PARTS for dim in dims for part in dim.split("+"))
+    if facts.rows_divided and not divided:
+        dims = tuple("u" if dim == "s" else dim for dim in dims)
+    return facts.elements(tuple("V_all" if dim == "V" else dim for dim in dims)) * 2
 
 
 def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int]:

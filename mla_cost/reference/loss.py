@@ -42,8 +42,9 @@ class _LossParallel(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         found, targets, minus = ctx.saved_tensors
-        update = torch.zeros_like(found)
-        update.scatter_(-1, targets.unsqueeze(-1), minus.to(found.dtype).unsqueeze(-1))
+        update, values = torch.zeros_like(found), minus.to(found.dtype)
+        positions = torch.arange(targets.numel(), device=found.device)
+        update.flatten(0, -2)[positions, targets.flatten()] = values.flatten()
         return (update + found.exp()) * (gradients[0] / targets.numel()), None, None, None
 
 

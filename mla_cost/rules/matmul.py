@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from mla_cost.dims import divided_over_tp
+from mla_cost.dims import rank_share
 from mla_cost.engine import Gradients, Machine, Tensor
 from mla_cost.layout import Axes, can_view, contiguous, is_contiguous
-from mla_cost.polynomial import ZERO, Polynomial
 
 
 def linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
@@ -48,7 +47,8 @@ def _multiply(
 ) -> Tensor:
     kept = machine.inputs_kept(tensor, weight)
     result = machine.new(label, (*tensor.dims[:rows], *outer), tensor.dtype)
-    needed, repeated = _work(machine, tensor, weight, outer)
+    needed = rank_share(machine.facts, tensor.dims, outer)
+    repeated = machine.facts.elements((*tensor.dims, *outer)) * 2 - needed
     machine.flops(needed, repeated)
     name, axes, dtype = tensor.label, _gradient_axes(machine, tensor, rows), tensor.dtype
     weight_name, weight_dims = weight.label, weight.dims
@@ -63,19 +63,6 @@ def _multiply(
 
     machine.attach([result], [tensor, weight], backward, saved=kept)
     return result
-
-
-def _work(machine: Machine, tensor: Tensor, weight: Tensor, outer: tuple[str, ...]) -> tuple[Polynomial, Polynomial]:
-    """Flops of the product: what the maths needs of this rank, and what it repeats of other tp ranks' work.
-
-    A weight that is whole on every tp rank makes the same of the gathered positions s on each; u of them are its share.
-    """
-    dims, facts = (*tensor.dims, *outer), machine.facts
-    every = facts.elements(dims) * 2
-    if not facts.rows_divided or divided_over_tp(weight.dims):
-        return every, ZERO
-    needed = facts.elements(tuple("u" if dim == "s" else dim for dim in dims)) * 2
-    return needed, every - needed
 
 
 def _gradient_axes(machine: Machine, tensor: Tensor, rows: int) -> Axes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mla_cost.dims import rank_share
 from mla_cost.engine import Gradients, Machine, Tensor
 from mla_cost.rules.elementwise import cast
 from mla_cost.rules.exchange import TENSOR, all_reduce, recorded
@@ -103,13 +104,13 @@ def _reduced_copy(machine: Machine, label: str, of: Tensor, part: Tensor | None 
 def _divided_gradient(machine: Machine, label: str, name: str, dims: tuple[str, ...], dtype: str) -> Tensor:
     """(one at each target, negated, + exp of the log-probabilities) times the gradient of the loss."""
     at_targets = machine.new(f"{label} targets", dims, dtype)
-    if dtype != "fp32":
-        machine.new(f"{label} of targets", dims[:-1], dtype)
+    beside = [machine.new(f"{label} values at targets", dims[:-1], dtype)] if dtype != "fp32" else []
+    beside.append(machine.new(f"{label} positions", dims[:-1], "int64"))
     exponentials = machine.new(f"{label} probabilities", dims, dtype)
     total = machine.new(f"{label} probabilities less targets", dims, dtype)
     del exponentials
     made = machine.new(f"gradient of {name}", dims, dtype)
-    del at_targets, total
+    del at_targets, total, beside
     return made
 
 
@@ -164,7 +165,9 @@ def chunked_loss(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -
     """
     of_hidden = machine.new(f"gradient of {hidden.label}", hidden.dims, hidden.dtype)
     of_weight = machine.new(f"gradient of {weight.label}", weight.dims, weight.dtype)
-    machine.flops(machine.facts.elements((*hidden.dims, weight.dims[0])) * 6)
+    needed = rank_share(machine.facts, hidden.dims, weight.dims[:1])
+    every = machine.facts.elements((*hidden.dims, weight.dims[0])) * 2
+    machine.flops(needed * 3, (every - needed) * 3)
     _chunk(machine, label, hidden, weight)
     result = machine.uncounted(label)
     made = [machine.view(tensor, tensor.axes) for tensor in (of_hidden, of_weight)]
