@@ -8,7 +8,14 @@ import pytest
 
 import mla_cost
 
-JOB: dict[str, Any] = {"model": "deepseek-v3", "scope": "model", "seq_len": 4096, "kernel": "flash", "ep": 8, "device": ()}
+JOB: dict[str, Any] = {
+    "model": "deepseek-v3",
+    "scope": "model",
+    "seq_len": 4096,
+    "kernel": "flash",
+    "ep": 8,
+    "device": (),
+}
 WAYS: list[dict[str, Any]] = [
     {"tp": 2},
     {"tp": 8},

@@ -74,7 +74,9 @@ def test_rows_weighed_in_fp32_are_kept_again() -> None:
         out, weights = leaf(N * K, H), leaf(N * K, dtype=torch.float32)
         made = record(lambda o, w: plain_rows(o, w, tokens), [out, weights], tables=[tokens])
         ours = record(
-            lambda o, w: unpermute(o, w, chosen), [leaf(N, 1, K, H), leaf(N, 1, K, dtype=torch.float32)], tables=[chosen]
+            lambda o, w: unpermute(o, w, chosen),
+            [leaf(N, 1, K, H), leaf(N, 1, K, dtype=torch.float32)],
+            tables=[chosen],
         )
     assert made.saved_bytes == N * K * H * (2 + 4) + N * K * 4
     assert ours.saved_bytes == N * K * H * 2 + N * K * (4 + 4)
