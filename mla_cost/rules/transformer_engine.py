@@ -12,7 +12,6 @@ from __future__ import annotations
 from mla_cost.dims import rank_share
 from mla_cost.engine import Gradients, Machine, Standing, Tensor
 from mla_cost.layout import Axis
-from mla_cost.polynomial import Polynomial
 from mla_cost.rules.elementwise import add, negate
 from mla_cost.rules.exchange import EXPERTS, TENSOR, recorded, to_each
 from mla_cost.rules.split import concat, contiguous, cut_up

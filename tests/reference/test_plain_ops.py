@@ -1,6 +1,6 @@
 """What plain torch code of a published model keeps where profile reference prices one op: the notes' byte differences.
 
-The torch code here is written as huggingface/transformers writes DeepSeek-V3 (models/deepseek_v3/modeling_deepseek_v3.py:
+The torch code here is written as huggingface/transformers writes DeepSeek-V3 (modeling_deepseek_v3.py:
 router in fp32, groups, gathered weights; experts' rows weighed in fp32 and added to their tokens by index; RMSNorm by
 hand) and imports none of the program. Bytes of N tokens, h wide, K experts of e each.
 """
