@@ -49,8 +49,8 @@ from mla_cost.states import (
 
 WITH_EXPERTS = frozenset({"moe", "mtp_moe"})  # the layers that run grouped products
 PARTS = (
-    "router, permuting and weighing of expert rows are one fused op each, by construction: code that runs the router in "
-    "fp32 keeps 4h bytes a token more, and code that weighs rows in fp32 and adds them by index 4Kh more (h hidden "
+    "router, permuting and weighing of expert rows are one fused op each, by construction: code that runs the router "
+    "in fp32 keeps 4h bytes a token more, and code that weighs rows in fp32 and adds them by index 4Kh more (h hidden "
     "width, K experts per token); several multi-token-prediction modules, and one apart from the loss, are priced from "
     "their parts"
 )

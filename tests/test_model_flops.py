@@ -28,10 +28,10 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-def flops(ranks: int = 64, micro_batches: int = 8, **settings: Any) -> tuple[int, int]:
-    """Model and executed flops of a job's step: of one stage, so every rank runs the same."""
+def flops(ranks: int = 64, **settings: Any) -> tuple[int, int]:
+    """Model and executed flops of a step of 64 sequences over a job: of one stage, so every rank runs the same."""
     divided = settings.get("tp", 1) * settings.get("sp", 1)
-    given = {**JOB, "dp": ranks // divided, "micro_batches": micro_batches * divided // 8, **settings}
+    given = {**JOB, "dp": ranks // divided, "micro_batches": divided, **settings}
     found = mla_cost.plan(**given).results[0].flops
     model = sum(phase.model or 0 for phase in (found.forward, found.backward))
     return ranks * model, ranks * sum(phase.executed or 0 for phase in (found.forward, found.backward))
@@ -40,23 +40,20 @@ def flops(ranks: int = 64, micro_batches: int = 8, **settings: Any) -> tuple[int
 @pytest.mark.parametrize("form", ["explicit", "laga"])
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_a_job_has_the_same_model_flops_however_divided(form: str, way: dict[str, Any]) -> None:
-    alone = flops(micro_batches=8, form=(form,))[0]
-    assert flops(micro_batches=64, form=(form,), **way)[0] % alone == 0
-    assert flops(micro_batches=64, form=(form,), **way)[0] // alone == way["tp"] * way.get("sp", 1)
+    assert flops(form=(form,), **way)[0] == flops(form=(form,))[0]
 
 
 @pytest.mark.parametrize("way", [{"tp": 8}, {"tp": 4, "sp": 2}], ids=str)
 def test_and_so_under_megatron(way: dict[str, Any]) -> None:
     own: dict[str, Any] = {"profile": "megatron", "form": ("explicit",)}
-    divided = way["tp"] * way.get("sp", 1)
-    assert flops(micro_batches=64, **own, **way)[0] == divided * flops(**own)[0]
+    assert flops(**own, **way)[0] == flops(**own)[0]
 
 
 def test_what_tp_repeats_and_pads_is_executed() -> None:
     """The down-projections of 61 layers and MTP's one on 7 of 8 ranks too, and 768 padded rows of two heads."""
-    eight, one = flops(micro_batches=64, tp=8, form=("explicit",)), flops(form=("explicit",))
+    eight, one = flops(tp=8, form=("explicit",)), flops(form=("explicit",))
     positions, products = 4096, 2 * 3
     down = 62 * 7168 * (1536 + 512 + 64) * (8 - 1)
     padded = 2 * 7168 * (130_048 - 129_280)
-    assert eight[0] == 8 * one[0]
-    assert eight[1] - 8 * one[1] == 64 * 8 * positions * products * (down + padded)
+    assert eight[0] == one[0]
+    assert eight[1] - one[1] == 64 * positions * products * (down + padded)

@@ -1,9 +1,9 @@
 """Cross entropy over a vocabulary that may be divided over tp: docs/decisions/0012-losses.md.
 
 `cross_entropy` is torch's own; where the vocabulary is divided it is torch's `loss_parallel` on this rank's part, which
-needs DTensors, written out op by op. `in_place_cross_entropy` is in place wherever torch can be. `fused_cross_entropy` stands for one kernel that writes
-the gradient over the logits: its ops are stated, so checks against it hold by construction. `chunked_loss` is the head
-and the loss together, a chunk of positions at a time, in plain torch.
+needs DTensors, written out op by op. `in_place_cross_entropy` is in place wherever torch can be. `fused_cross_entropy`
+stands for one kernel that writes the gradient over the logits: its ops are stated, so checks against it hold by
+construction. `chunked_loss` is the head and the loss together, a chunk of positions at a time, in plain torch.
 
 V rows of the vocabulary on this rank, s positions, b micro-batch, h hidden, q positions of a chunk.
 """
