@@ -32,6 +32,7 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "v": ("width of a head's value", "dims.v_head_dim"),
     "f": ("width of a dense MLP on one rank", "intermediate_size / tp"),
     "V": ("vocabulary rows on one rank", "vocab_size / tp, padded"),
+    "V_all": ("vocabulary rows of all ranks together, without padding", "vocab_size"),
     "q": ("positions of one chunk of the loss", "seq_len / sp * micro_batch / loss_chunks, rounded up"),
     "E": ("ranks that share the experts", "ep"),
     "e": ("experts", "num_routed_experts"),
@@ -51,6 +52,8 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "r_half": ("half of r, which RoPE turns as one", "dims.qk_rope_head_dim / 2"),
     "s_half": ("half of s, one of two chunks of the sequence that a rank holds", "seq_len / sp / 2"),
 }
+# dims that are one tp rank's part of a width: a weight with one of them is divided
+TP_PARTS = frozenset({"n", "l", "d_q_part", "kv_part", "f", "V", "m", "j"})
 # widths that a kernel fixes, such as the last dim of Ascend's softmax statistics
 CONSTANTS: dict[str, int] = {"1": 1, "2": 2, "3": 3, "8": 8}
 
@@ -198,6 +201,19 @@ def _factor_size(factor: str) -> Polynomial:
         Polynomial.constant(CONSTANTS[part]) if part in CONSTANTS else Polynomial.symbol(part)
         for part in factor.split("+")
     )
+
+
+def rank_share(facts: Facts, rows: tuple[str, ...], outer: tuple[str, ...]) -> Polynomial:
+    """Twice the multiply-adds of rows [s .. inner] times a weight [outer inner] that the maths asks of this rank.
+
+    What other tp ranks do as well is theirs in equal parts: a weight that is whole on each of them makes the same of
+    all gathered positions s, so this rank's share is u of them. Padded rows of the vocabulary are nobody's.
+    """
+    dims, padded = (*rows, *outer), "V" in outer
+    divided = not padded and any(part in TP_PARTS for dim in dims for part in dim.split("+"))
+    if facts.rows_divided and not divided:
+        dims = tuple("u" if dim == "s" else dim for dim in dims)
+    return facts.elements(tuple("V_all" if dim == "V" else dim for dim in dims)) * 2
 
 
 def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int]:

@@ -189,6 +189,7 @@ def layer_sizes(model: ModelConfig, settings: Any) -> dict[str, Any]:
         "B": model.other_layer_bytes or 0,
         "I": model.indexer_layer_bytes or 0,
         "V": padded_vocabulary(model.vocab_size or 0, tp, settings.vocab_multiple) // tp,
+        "V_all": model.vocab_size or 0,
         "q": -(-settings.seq_len // settings.sp * settings.micro_batch // settings.loss_chunks),
         "E": settings.ep,
         "T": settings.etp,

@@ -86,7 +86,9 @@ class PlanSettings(BaseModel):
     dispatcher: Literal["alltoall", "deepep", "hybridep"] = "alltoall"
     shared_overlap: Literal["off", "on"] = "off"
     rope_fusion: Literal["on", "off"] = "on"
-    cross_entropy: Literal["native", "native-fused", "fused", "chunked", "te-in-place", "te-fp32"] = "native"
+    cross_entropy: Literal[
+        "native", "no-upcast", "in-place", "native-fused", "fused", "chunked", "te-in-place", "te-fp32"
+    ] = "native"
     loss_chunks: Annotated[int, Field(ge=1, le=2**20)] = 8
     other_memory: Memory = ByteSize(0)
     published: Annotated[str, Field(min_length=1, max_length=200)] | None = None

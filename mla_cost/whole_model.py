@@ -51,8 +51,10 @@ from mla_cost.states import (
 
 WITH_EXPERTS = frozenset({"moe", "mtp_moe"})  # the layers that run grouped products
 PARTS = (
-    "router and expert rows run as one fused op each, by construction; several multi-token-prediction modules, and one "
-    "apart from the loss, are priced from their parts"
+    "router, permuting and weighing of expert rows are one fused op each, by construction: code that runs the router "
+    "in fp32 keeps 4h bytes a token more, and code that weighs rows in fp32 and adds them by index 4Kh more (h hidden "
+    "width, K experts per token); several multi-token-prediction modules, and one apart from the loss, are priced from "
+    "their parts"
 )
 STEP = "step of gradients in fp32"
 BUCKET = "ZeRO bucket"

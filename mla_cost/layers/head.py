@@ -13,7 +13,14 @@ _LOSS = """
     if cross_entropy == fused
         loss = cross_entropy_overwriting logits
         return loss
-    loss = cross_entropy logits
+    if cross_entropy == in-place
+        loss = cross_entropy logits
+        return loss
+    if cross_entropy == no-upcast
+        loss = log_softmax_loss logits
+        return loss
+    wide = to_fp32 logits
+    loss = log_softmax_loss wide
     return loss
 """
 # both losses share the head's weight and go back at once

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mla_cost.reference.experts import Experts
 from mla_cost.reference.forms import Linear, make_block, make_stack
-from mla_cost.reference.loss import chunked_loss, cross_entropy, fused_cross_entropy, own_rows
+from mla_cost.reference.loss import LOSSES, chunked_loss, own_rows
 from mla_cost.reference.norm import RMSNorm
 from mla_cost.reference.remat import recomputed
 from mla_cost.reference.spec import DTYPES, Spec
@@ -185,8 +185,7 @@ class Head(Vocabulary):
         if self.loss == "chunked":
             return chunked_loss(h, self.head.weight, self.tokens, self.minus, self.chunks, self.tp)
         logits = self.head(h)
-        loss = fused_cross_entropy if self.loss == "fused" else cross_entropy
-        return loss(logits, self.tokens, self.minus, self.tp)
+        return LOSSES[self.loss](logits, self.tokens, self.minus, self.tp)
 
 
 class MtpInput(nn.Module):

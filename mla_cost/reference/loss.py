@@ -1,8 +1,9 @@
-"""Cross entropy over a vocabulary that is divided over tp, three ways: docs/decisions/0012-losses.md.
+"""Cross entropy over a vocabulary that may be divided over tp: docs/decisions/0012-losses.md.
 
-`cross_entropy` is plain torch, in place wherever torch can be. `fused_cross_entropy` stands for one kernel that writes
-the gradient over the logits: its ops are stated, so checks against it hold by construction. `chunked_loss` is the head
-and the loss together, a chunk of positions at a time, in plain torch.
+`cross_entropy` is torch's own; where the vocabulary is divided it is torch's `loss_parallel` on this rank's part, which
+needs DTensors, written out op by op. `in_place_cross_entropy` is in place wherever torch can be. `fused_cross_entropy`
+stands for one kernel that writes the gradient over the logits: its ops are stated, so checks against it hold by
+construction. `chunked_loss` is the head and the loss together, a chunk of positions at a time, in plain torch.
 
 V rows of the vocabulary on this rank, s positions, b micro-batch, h hidden, q positions of a chunk.
 """
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from mla_cost.reference.exchange import Group
 from mla_cost.reference.opaque import opaque_op
@@ -23,6 +24,63 @@ def own_rows(tokens: Tensor, first: int, rows: int) -> tuple[Tensor, Tensor]:
     """Token ids `[s b]` -> rows of this rank's part of the vocabulary, 0 for others' tokens, and a mask of those."""
     others = (tokens < first) | (tokens >= first + rows)
     return (tokens - first).masked_fill(others, 0), others
+
+
+class _LossParallel(torch.autograd.Function):
+    """Keeps the log-probabilities `[s b V]` in the logits' dtype. Reductions over the ranks are out of place.
+
+    What is known of the targets, `targets` and `minus`, are tables here, where `loss_parallel` makes them on the way.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, minus: Tensor, group: Group) -> Tensor:
+        found = _log_softmax(logits, group)
+        ctx.save_for_backward(found, targets, minus)
+        part = found.gather(-1, targets.unsqueeze(-1)).squeeze(-1).mul_(minus)
+        return _reduced(part, group).mean()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        found, targets, minus = ctx.saved_tensors
+        update, values = torch.zeros_like(found), minus.to(found.dtype)
+        positions = torch.arange(targets.numel(), device=found.device)
+        update.flatten(0, -2)[positions, targets.flatten()] = values.flatten()
+        return (update + found.exp()) * (gradients[0] / targets.numel()), None, None, None
+
+
+def _log_softmax(logits: Tensor, group: Group) -> Tensor:
+    x = logits.float()
+    largest = x.amax(-1, keepdim=True)
+    largest = _reduced(largest, group, dist.ReduceOp.MAX)
+    shifted = x - largest
+    total = shifted.exp().sum(-1, keepdim=True)
+    total = _reduced(total, group)
+    logarithm = total.log()
+    result = shifted - logarithm
+    return result.to(logits.dtype)
+
+
+def _reduced(part: Tensor, group: Group, op: Any = dist.ReduceOp.SUM) -> Tensor:
+    whole = part.clone()
+    dist.all_reduce(whole, op, group=group)
+    return whole
+
+
+def cross_entropy_as_given(logits: Tensor, targets: Tensor, minus: Tensor, group: Group | None = None) -> Tensor:
+    """As `cross_entropy`, computed and kept in the dtype of the logits."""
+    if group:
+        loss: Tensor = _LossParallel.apply(logits, targets, minus, group)
+        return loss
+    return nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, minus: Tensor, group: Group | None = None) -> Tensor:
+    """Logits `[s b V]`, targets `[s b]` as rows of this rank -> the fp32 mean over the s x b positions, a scalar.
+
+    minus  `[s b]` fp32: -1 where the target is among this rank's rows, else 0.
+    group  the tp ranks among which the vocabulary is divided; None where one rank has all of it.
+    """
+    return cross_entropy_as_given(logits.float(), targets, minus, group)
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -60,12 +118,8 @@ def _reduce(position: Tensor, group: Group | None, op: Any = dist.ReduceOp.SUM) 
         dist.all_reduce(position, op, group=group)
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, minus: Tensor, group: Group | None = None) -> Tensor:
-    """Logits `[s b V]`, targets `[s b]` as rows of this rank -> the fp32 mean over the s x b positions, a scalar.
-
-    minus  `[s b]` fp32: -1 where the target is among this rank's rows, else 0.
-    group  the tp ranks among which the vocabulary is divided; None where one rank has all of it.
-    """
+def in_place_cross_entropy(logits: Tensor, targets: Tensor, minus: Tensor, group: Group | None = None) -> Tensor:
+    """As `cross_entropy`, with one fp32 tensor over the vocabulary."""
     loss: Tensor = _CrossEntropy.apply(logits, targets, minus, group)
     return loss
 
@@ -191,3 +245,11 @@ def chunked_loss(
     """Hidden states `[s b h]` and this rank's rows of the head's weight `[V h]` -> the loss of `cross_entropy`."""
     loss: Tensor = _ChunkedLoss.apply(h, weight, targets, minus, chunks, group)
     return loss
+
+
+LOSSES = {
+    "native": cross_entropy,
+    "no-upcast": cross_entropy_as_given,
+    "in-place": in_place_cross_entropy,
+    "fused": fused_cross_entropy,
+}

@@ -32,7 +32,7 @@ SETTINGS = {
     "value_padding": (None, "none", "qk"),
     "norm": ("fused", "composite"),
     "fused_attention": ("stand-in", "sdpa"),
-    "loss": ("native", "fused", "chunked"),
+    "loss": ("native", "no-upcast", "in-place", "fused", "chunked"),
 }
 
 

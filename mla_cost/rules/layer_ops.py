@@ -12,6 +12,7 @@ from mla_cost.rules.vocabulary import (
     cross_entropy,
     cross_entropy_overwriting,
     embedding,
+    log_softmax_loss,
     total_loss,
 )
 
@@ -66,6 +67,14 @@ def _total_loss(call: Call, given: Tensors) -> Tensors:
 
 def _cross_entropy(call: Call, given: Tensors) -> Tensors:
     return [cross_entropy(call.machine, call.label, given[0])]
+
+
+def _log_softmax_loss(call: Call, given: Tensors) -> Tensors:
+    return [log_softmax_loss(call.machine, call.label, given[0])]
+
+
+def _to_fp32(call: Call, given: Tensors) -> Tensors:
+    return [elementwise.cast(call.machine, call.label, given[0], "fp32")]
 
 
 def _cross_entropy_overwriting(call: Call, given: Tensors) -> Tensors:
@@ -265,6 +274,8 @@ LAYER_RULES: dict[str, Rule] = {
     "embedding": _embedding,
     "cross_entropy": _cross_entropy,
     "cross_entropy_overwriting": _cross_entropy_overwriting,
+    "log_softmax_loss": _log_softmax_loss,
+    "to_fp32": _to_fp32,
     "chunked_loss": _chunked_loss,
     "total_loss": _total_loss,
     "remade": _remade,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mla_cost.dims import rank_share
 from mla_cost.engine import Gradients, Machine, Tensor
 from mla_cost.layout import Axes, can_view, contiguous, is_contiguous
 
@@ -46,15 +47,16 @@ def _multiply(
 ) -> Tensor:
     kept = machine.inputs_kept(tensor, weight)
     result = machine.new(label, (*tensor.dims[:rows], *outer), tensor.dtype)
-    count = machine.facts.elements((*tensor.dims, *outer)) * 2
-    machine.flops(count)
+    needed = rank_share(machine.facts, tensor.dims, outer)
+    repeated = machine.facts.elements((*tensor.dims, *outer)) * 2 - needed
+    machine.flops(needed, repeated)
     name, axes, dtype = tensor.label, _gradient_axes(machine, tensor, rows), tensor.dtype
     weight_name, weight_dims = weight.label, weight.dims
     folded = len(tensor.axes) > 2  # then the gradient is unfolded again: a view of the product
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
-        machine.flops(count * 2)
+        machine.flops(needed * 2, repeated * 2)
         of_weight = machine.new(f"gradient of {weight_name}", weight_dims, dtype)
         of_input = machine.new_as(f"gradient of {name}", axes, dtype)
         return [machine.view(of_input, axes) if folded else of_input, of_weight]

@@ -9,9 +9,9 @@ M: tensor_parallel/layers.py:742-754).
 
 from __future__ import annotations
 
+from mla_cost.dims import rank_share
 from mla_cost.engine import Gradients, Machine, Standing, Tensor
 from mla_cost.layout import Axis
-from mla_cost.polynomial import Polynomial
 from mla_cost.rules.elementwise import add, negate
 from mla_cost.rules.exchange import EXPERT_TENSOR, EXPERTS, TENSOR, recorded, scatter, to_each
 from mla_cost.rules.split import concat, contiguous, cut_up
@@ -206,9 +206,11 @@ class _Product:
         if buffered and self.gathers:
             machine.timeline.standing.append(Standing(GATHER_BUFFER, self.whole[:-1], self.whole[-1:], self.dtype))
 
-    @property
-    def _count(self) -> Polynomial:
-        return self.machine.facts.elements((*self.whole, *self.outer)) * 2
+    def _run(self, times: int) -> None:
+        """Count the product so many times; what other tp ranks run as well, or rows that pad, no maths asks for."""
+        needed = rank_share(self.machine.facts, self.whole, self.outer)
+        every = self.machine.facts.elements((*self.whole, *self.outer)) * 2
+        self.machine.flops(needed * times, (every - needed) * times)
 
     def _operand(self) -> Tensor | None:
         """The gathered operand, where it is a tensor of its own."""
@@ -223,7 +225,7 @@ class _Product:
         operand = self._operand()
         rows = self.whole[: len(self.whole) - len(self.inner)]
         result = self.machine.new(self.label, (*rows, *self.outer), self.dtype)
-        self.machine.flops(self._count)
+        self._run(1)
         del operand
         return result
 
@@ -236,7 +238,7 @@ class _Product:
             given = machine.copy(gradient, f"gradient of {self.label} copy")
         operand = self._operand()
         made = machine.new(f"gradient of {self.name}", self.whole, self.dtype)
-        machine.flops(self._count * 2)
+        self._run(2)
         if self.gathers:
             made = _scattered(machine, f"gradient of {self.name}", made)
         del given, operand

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from mla_cost.dims import rank_share
 from mla_cost.engine import Gradients, Machine, Tensor
+from mla_cost.rules.elementwise import cast
 from mla_cost.rules.exchange import TENSOR, all_reduce, recorded
 
 REDUCED = ("maximum", "target logit", "sum")
@@ -41,8 +43,79 @@ def _looked_up(machine: Machine, label: str, weight: Tensor) -> Tensor:
     return result
 
 
+def log_softmax_loss(machine: Machine, label: str, logits: Tensor) -> Tensor:
+    """`F.cross_entropy` of logits [s b V]: the mean loss, a scalar that is not counted. Keeps the log-probabilities.
+
+    Backward makes the gradient of the log-probabilities, then that of the logits; all are in the logits' dtype. Where
+    the vocabulary is divided, what runs is torch's own `loss_parallel`, op by op: torch/distributed/tensor/parallel/
+    loss.py, `_log_softmax`, `_nll_loss_forward` and `_nll_loss_and_log_softmax_backward`, pytorch/pytorch v2.13.0.
+    """
+    divided = machine.facts.rows_divided
+    kept = _log_softmax_divided(machine, label, logits) if divided else _log_probabilities(machine, label, logits)
+    result = machine.uncounted(label)
+    name, dims, dtype = logits.label, logits.dims, logits.dtype
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        del gradients
+        made = _divided_gradient if divided else _gradient
+        return [made(machine, label, name, dims, dtype)]
+
+    machine.attach([result], [logits], backward, saved=[kept])
+    return result
+
+
+def _log_probabilities(machine: Machine, label: str, logits: Tensor) -> Tensor:
+    return machine.new(f"{label} log-probabilities", logits.dims, logits.dtype)
+
+
+def _gradient(machine: Machine, label: str, name: str, dims: tuple[str, ...], dtype: str) -> Tensor:
+    of_log = machine.new(f"gradient of {label} log-probabilities", dims, dtype)
+    made = machine.new(f"gradient of {name}", dims, dtype)
+    del of_log
+    return made
+
+
+def _log_softmax_divided(machine: Machine, label: str, logits: Tensor) -> Tensor:
+    """Log-softmax in fp32 over the ranks, whose reductions are out of place, and the target's part of it."""
+    wide = cast(machine, f"{logits.label} in fp32", logits, "fp32")
+    largest = _reduced_copy(machine, f"maximum of {logits.label}", wide)
+    shifted = machine.new(f"{label} shifted logits", wide.dims, "fp32")
+    exponentials = machine.new(f"{label} exponentials", wide.dims, "fp32")
+    part = machine.new(f"sum of {logits.label} on one rank", wide.dims[:-1], "fp32")
+    del exponentials
+    sums = _reduced_copy(machine, f"sum of {logits.label}", wide, part)
+    del part
+    logarithms = machine.new(f"{label} logarithms", wide.dims[:-1], "fp32")
+    found = _log_probabilities(machine, label, wide)
+    kept = machine.elementwise(found.label, found, logits.dtype) if logits.dtype != "fp32" else found
+    del found, shifted, largest, sums, logarithms, wide
+    _reduced_copy(machine, f"target logit of {logits.label}", kept)
+    return kept
+
+
+def _reduced_copy(machine: Machine, label: str, of: Tensor, part: Tensor | None = None) -> Tensor:
+    """One number per position and rank, and the reduction of it over the ranks: a tensor of its own."""
+    part = machine.new(f"{label} on one rank", of.dims[:-1], of.dtype) if part is None else part
+    result = machine.copy(part, label)
+    _reduced(machine, label, result)
+    return result
+
+
+def _divided_gradient(machine: Machine, label: str, name: str, dims: tuple[str, ...], dtype: str) -> Tensor:
+    """(one at each target, negated, + exp of the log-probabilities) times the gradient of the loss."""
+    at_targets = machine.new(f"{label} targets", dims, dtype)
+    beside = [machine.new(f"{label} values at targets", dims[:-1], dtype)] if dtype != "fp32" else []
+    beside.append(machine.new(f"{label} positions", dims[:-1], "int64"))
+    exponentials = machine.new(f"{label} probabilities", dims, dtype)
+    total = machine.new(f"{label} probabilities less targets", dims, dtype)
+    del exponentials
+    made = machine.new(f"gradient of {name}", dims, dtype)
+    del at_targets, total, beside
+    return made
+
+
 def cross_entropy(machine: Machine, label: str, logits: Tensor) -> Tensor:
-    """The mean loss of logits [s b V], a scalar that is not counted. Keeps fp32 probabilities.
+    """The same loss in place, as Megatron writes it: one fp32 copy of the logits becomes the probabilities it keeps.
 
     Where the vocabulary is divided, three fp32 numbers per position are reduced over the ranks in forward: the
     maximum, the target's logit and the sum. Backward makes the gradient of the logits in their own dtype.
@@ -92,7 +165,9 @@ def chunked_loss(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -
     """
     of_hidden = machine.new(f"gradient of {hidden.label}", hidden.dims, hidden.dtype)
     of_weight = machine.new(f"gradient of {weight.label}", weight.dims, weight.dtype)
-    machine.flops(machine.facts.elements((*hidden.dims, weight.dims[0])) * 6)
+    needed = rank_share(machine.facts, hidden.dims, weight.dims[:1])
+    every = machine.facts.elements((*hidden.dims, weight.dims[0])) * 2
+    machine.flops(needed * 3, (every - needed) * 3)
     _chunk(machine, label, hidden, weight)
     result = machine.uncounted(label)
     made = [machine.view(tensor, tensor.axes) for tensor in (of_hidden, of_weight)]

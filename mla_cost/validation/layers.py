@@ -34,7 +34,8 @@ def layer_cells(size: Size) -> list[Spec]:
     found += made(TINY | {"layer": "dense", "sharded_down": True} | at for at in degrees)
     found += made(TINY | {"layer": "moe"} | at | shared for at in degrees for shared in experts)
     found += made(TINY | {"layer": layer} | at for layer in ("embedding", "head") for at in degrees)
-    losses: list[dict[str, Any]] = [{"loss": "fused"}, *({"loss": "chunked", "loss_chunks": n} for n in (1, 3))]
+    losses: list[dict[str, Any]] = [{"loss": loss} for loss in ("no-upcast", "in-place", "fused")]
+    losses += [{"loss": "chunked", "loss_chunks": n} for n in (1, 3)]
     found += made(TINY | {"layer": "head"} | loss | at for loss in losses for at in degrees)
     policies = {"dense": ("full", "core_attn", "mlp"), "moe": ("full", "moe", "shared_experts")}
     found += made(

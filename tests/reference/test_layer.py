@@ -20,7 +20,7 @@ from mla_cost.reference import DIMS, Recording, Spec, count_flops, initialise, r
 from mla_cost.reference.allocator import record_allocator
 from mla_cost.reference.forms import make_block
 from mla_cost.reference.layer import DenseLayer, Embedding, Head, attention_of, make_inputs, make_layer
-from mla_cost.reference.loss import cross_entropy, own_rows
+from mla_cost.reference.loss import LOSSES, cross_entropy, own_rows
 from mla_cost.reference.norm import EPSILON
 from mla_cost.reference.ranks import RankRun, run_ranks
 from mla_cost.reference.tp import assemble, divide
@@ -139,7 +139,10 @@ def test_embedding_is_a_lookup() -> None:
     close([ours, *gradients(ours, weight)], [expected, *gradients(expected, weight)])
 
 
-@pytest.mark.parametrize("loss", [{}, {"loss": "fused"}, *({"loss": "chunked", "loss_chunks": n} for n in (1, 3, 32))])
+CHUNKED = [{"loss": "chunked", "loss_chunks": n} for n in (1, 3, 32)]
+
+
+@pytest.mark.parametrize("loss", [*({"loss": name} for name in LOSSES), *CHUNKED])
 def test_head_is_torchs_cross_entropy(loss: dict[str, Any]) -> None:
     layer = filled(replace(TINY, layer="head", **loss))
     assert isinstance(layer, Head)
@@ -213,8 +216,8 @@ def test_the_mlp_keeps_gate_up_once_and_gives_gates_gradient_first() -> None:
 
 
 @pytest.mark.usefixtures("mode")
-def test_the_loss_keeps_probabilities_and_makes_one_gradient() -> None:
-    layer = Head(replace(TINY, layer="head"))
+def test_the_loss_in_place_keeps_probabilities_and_makes_one_gradient() -> None:
+    layer = Head(replace(TINY, layer="head", loss="in-place"))
     recording = record(layer, make_inputs(TINY))
     assert [(s.op, s.dtype, s.shape) for s in recording.saved] == [
         ("input", "float32", (16, 2, 32)),
@@ -263,8 +266,11 @@ def test_embedding_and_head_keep_what_the_page_lists(tp: int) -> None:
     assert embedding.saved_bytes == 0
     assert embedding.parameter_gradient_bytes == rows * TOKEN
     assert head.saved_bytes == u * TOKEN + u * 4 + 4096 * TOKEN + 4096 * rows * 4
-    forward = 4096 * rows * (2 + 4) + 4096 * 4  # logits, probabilities and the loss of each position
-    assert head.peak_bytes == head.saved_bytes - 4096 * rows * 4 + forward
+    logits = 4096 * rows
+    # one rank: log-probabilities and two gradients of them; divided: all of forward in fp32 beside the bf16 logits, or
+    # in backward the log-probabilities, what is at the targets, the exponentials and their sum, and the positions
+    most = logits * 12 if tp == 1 else logits * 16 + 4096 * 8
+    assert head.peak_bytes == head.saved_bytes - logits * 4 + most
     assert not head.by_construction
 
 
