@@ -204,7 +204,7 @@ def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
 
 _MODEL_ONLY = (
     *("first_layers", "last_layers", "sharding", "gradient_dtype", "moment_dtype", "vocab_multiple"),
-    *("imbalance_percent", "stage"),
+    *("imbalance_percent", "stage", "mtp"),
     *(
         "pp",
         "ep",
@@ -244,7 +244,7 @@ def _rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSetting
 
 def model_with_dims(settings: PlanSettings) -> ModelConfig:
     """The model with the dims and facts of the settings in place of its own."""
-    return catalog.changed(catalog.model(settings.model), settings.dims, settings.facts)
+    return catalog.changed(catalog.model(settings.model), settings.dims, settings.facts, settings.mtp)
 
 
 def _inputs(settings: PlanSettings, model: ModelConfig, devices: Sequence[DeviceConfig]) -> dict[str, Any]:
