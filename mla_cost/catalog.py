@@ -38,9 +38,7 @@ def device(name_or_path: str | os.PathLike[str]) -> DeviceConfig:
     return _find("devices", name_or_path, _device_file)
 
 
-def changed(
-    own: ModelConfig, dims: Mapping[str, Any], facts: Mapping[str, Any], mtp: int | None = None
-) -> ModelConfig:
+def changed(own: ModelConfig, dims: Mapping[str, Any], facts: Mapping[str, Any], mtp: int | None = None) -> ModelConfig:
     """A model with some dims and facts in place of its own; facts are keys of a model's file. mtp: its MTP modules.
 
     Raises:

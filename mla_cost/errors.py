@@ -71,3 +71,8 @@ def nearest(name: str, names: Iterable[str], *, count: int = 3) -> tuple[str, ..
     import difflib  # only a wrong name needs it
 
     return tuple(difflib.get_close_matches(name[:200], list(names), n=count, cutoff=0.6))
+
+
+def install(extra: str) -> str:
+    """How an extra is installed: from a checkout, as the README has it, since no index has the package."""
+    return f'python3 -m pip install ".[{extra}]" in a checkout of mla-cost'

@@ -134,16 +134,16 @@ def require_countable(config: ModelConfig) -> None:
         InputError: the model's name, all that is missing, and which keys of the model's file answer it.
 
     """
-    gaps = list(_gaps(config))
-    if gaps:
-        lacks, ways_out = zip(*gaps, strict=True)
+    found = list(gaps(config))
+    if found:
+        lacks, ways_out = zip(*found, strict=True)
         raise InputError(
             f"{config.name} cannot be counted: {'; '.join(lacks)}; state {' and '.join(ways_out)}, with --set "
             "facts.NAME=NUMBER or in a copy of the model's file, or price its MLA block alone with --scope attention"
         )
 
 
-def _gaps(config: ModelConfig) -> Iterator[tuple[str, str]]:
+def gaps(config: ModelConfig) -> Iterator[tuple[str, str]]:
     """What keeps a model from being counted, and the keys that would answer it."""
     missing = [fact for fact in _facts_needed(config) if getattr(config, fact) is None]
     if missing:

@@ -50,7 +50,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
     kernel = named("kernel", settings.kernel, KERNELS)
     values = symbol_values(model, settings)
     _require(scheme, values, settings.tp)
-    profile = _profile(form, scheme, kernel, settings, layer)
+    profile = _profile(model, form, scheme, kernel, settings, layer)
     if layer != "attention":
         values |= layer_values(model, settings)
     base = base_values(values, scheme.divides_heads)
@@ -136,15 +136,28 @@ def _policy(wanted: str, profile: Profile) -> str:
     for name in names:
         if name in profile.recomputes:
             continue
-        if name in DISCARDING:
-            others = [other for other, declared in PROFILES.items() if name in declared.recomputes]
-            allowed = f"{', '.join(POLICIES)}, or profile {' or '.join(others)}"
-            raise InputError(f"remat {name} belongs to profile {' or '.join(others)}", field="remat", allowed=allowed)
-        named("remat", name, {**POLICIES, **dict.fromkeys(profile.recomputes)})
+        if name not in POLICIES:
+            raise _no_policy(name, profile)
     for first, second in TOGETHER:
         if first in names and second in names:
             raise Illegal(f"remat {first} and {second} are not priced together yet; use one of them")
     return "+".join(name for name in (*POLICIES, *DISCARDING) if name in names)
+
+
+def _no_policy(name: str, profile: Profile) -> InputError:
+    """What to write in place of a name that is no policy of the profile: its own, or those of another profile."""
+    own = (*POLICIES, *profile.recomputes)
+    others = [other for other, declared in PROFILES.items() if set(declared.recomputes) - set(own)]
+    allowed = ", ".join(own)
+    if name in DISCARDING:
+        allowed += f", or profile {' or '.join(others)}"
+        return InputError(f"remat {name} belongs to profile {' or '.join(others)}", field="remat", allowed=allowed)
+    further = [each for other in others for each in PROFILES[other].recomputes if each not in own]
+    if further:
+        allowed += f"; with profile {' or '.join(others)} {', '.join(further)} too"
+    meant = nearest(name, (*own, *further), count=1)
+    told = [f"{each} (profile {' or '.join(others)})" if each in further else each for each in meant]
+    return InputError(f"unknown remat {shown(name)}", allowed=allowed, nearest=told)
 
 
 def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
@@ -217,7 +230,9 @@ def token_values(model: ModelConfig, ep: int, imbalance: int | str, tokens: int)
     return {"D": arrived, "a": -(-arrived // ep)}
 
 
-def _profile(form: str, scheme: Scheme, kernel: Kernel, settings: PlanSettings, layer: str) -> Profile:
+def _profile(
+    model: ModelConfig, form: str, scheme: Scheme, kernel: Kernel, settings: PlanSettings, layer: str
+) -> Profile:
     """The profile asked for, where it runs this form, scheme, kernel and layer.
 
     Raises:
@@ -227,8 +242,7 @@ def _profile(form: str, scheme: Scheme, kernel: Kernel, settings: PlanSettings, 
     profile: Profile = named("profile", settings.profile, PROFILES)
     if profile.texts and layer not in profile.texts:
         raise Illegal(f"profile {profile.name} prices whole layers; use scope model")
-    if form in profile.refused:
-        raise Illegal(f"profile {profile.name} has {profile.refused[form]}")
+    refuse_form(model, form, profile)
     if profile.kernels and kernel.name not in profile.kernels:
         raise Illegal(f"profile {profile.name} does not run kernel {kernel.name}; use {' or '.join(profile.kernels)}")
     if scheme.attends and scheme.name not in profile.schemes:
@@ -238,6 +252,23 @@ def _profile(form: str, scheme: Scheme, kernel: Kernel, settings: PlanSettings, 
         known = " or ".join(profile.schemes)
         raise Illegal(f"profile {profile.name} is not priced with scheme {scheme.name}; use {known}")
     return profile
+
+
+def refuse_form(model: ModelConfig, form: str, profile: Profile) -> None:
+    """Say of a form that a profile has no training path for it.
+
+    Raises:
+        Illegal: with what can be asked instead, which for a model with sparse attention is another profile.
+
+    """
+    if form not in profile.refused:
+        return
+    if model.indexer is None:
+        raise Illegal(f"profile {profile.name} has {profile.refused[form]}")
+    raise Illegal(
+        f"profile {profile.name} does not price {form} of {model.name}: {profile.sparse}; use profile "
+        f"{defaults.PROFILE}, which prices attention to all tokens"
+    )
 
 
 def _present(profile: Profile, zeros: frozenset[str]) -> None:

@@ -15,11 +15,11 @@ from mla_cost.evaluate import FENCE, FenceError
 from mla_cost.figures import too_large
 from mla_cost.kernels import KERNELS
 from mla_cost.parallel import Chunk, Parallel, problems, stages
-from mla_cost.parameters import refusal
+from mla_cost.parameters import layer_kinds
 from mla_cost.pricing import flop_count, illegal
 from mla_cost.profiles import PROFILES
 from mla_cost.program import Profile
-from mla_cost.resolve import IMPLEMENTATION, Illegal, Point, named
+from mla_cost.resolve import IMPLEMENTATION, Illegal, Point, named, refuse_form
 from mla_cost.results import (
     Basis,
     Breakdown,
@@ -35,6 +35,7 @@ from mla_cost.results import (
     Verdict,
 )
 from mla_cost.settings import PlanSettings
+from mla_cost.unpriced import refusal
 from mla_cost.stage import ChunkCost, Segment, Segments, StageActivations, activations, as_allocated
 from mla_cost.states import (
     BUCKET_SOURCE,
@@ -48,10 +49,8 @@ from mla_cost.states import (
 )
 
 WITH_EXPERTS = frozenset({"moe", "mtp_moe"})  # the layers that run grouped products
-PARTS = (
-    "router and expert rows run as one fused op each, by construction; several multi-token-prediction modules, and one "
-    "apart from the loss, are priced from their parts"
-)
+EXPERTS_FUSED = "router and expert rows run as one fused op each, by construction"
+MTP_PARTS = "several multi-token-prediction modules, and one apart from the loss, are priced from their parts"
 STEP = "step of gradients in fp32"
 BUCKET = "ZeRO-2 bucket"
 
@@ -120,7 +119,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
         notes=(
             *why,
             *PROFILES[settings.profile].notes,
-            PARTS,
+            *_parts(model, costs),
             *_stated_parts(costs),
             *_spread(settings),
             *ignored.notes(model, chosen, point.kernel),
@@ -150,6 +149,15 @@ def _spread(settings: PlanSettings) -> Iterator[str]:
             "ranks the ways to, `mla-cost fit` tells the fewest devices that hold it, `mla-cost plans` layouts to "
             "start from, --scope attention prices one block"
         )
+
+
+def _parts(model: ModelConfig, costs: Sequence[Cost]) -> Iterator[str]:
+    """What is so by construction, of the parts that the model has."""
+    if any(kind.moe for kind in layer_kinds(model)):
+        yield EXPERTS_FUSED
+    chunks = [chunk for cost in costs for chunk in cost.chunks]
+    if any(chunk.num_mtp > 1 or (chunk.num_mtp and not chunk.loss) for chunk in chunks):
+        yield MTP_PARTS
 
 
 def _stated_parts(costs: Sequence[Cost]) -> Iterator[str]:
@@ -329,6 +337,7 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
         Illegal: the model's layers cannot be counted, the degrees do not divide it, or a program does not exist.
 
     """
+    require_form(model, form, settings)
     require_legal(model, settings)
     parallel, keeping = parallel_of(settings), state_settings(settings)
     segments = Segments(model, form, settings, as_allocated(family))
@@ -362,15 +371,25 @@ def require_legal(model: ModelConfig, settings: PlanSettings) -> None:
         Illegal: layers that cannot be counted, degrees that do not divide, settings that exclude each other.
 
     """
-    uncounted = refusal(model)
-    if uncounted is not None:
-        raise Illegal(uncounted)
+    unpriced = refusal(model, settings.profile)
+    if unpriced is not None:
+        raise Illegal(unpriced)
     keeping = state_settings(settings)
     shape = shape_of(model, keeping, seq_len=settings.seq_len, micro_batch=settings.micro_batch)
     require_profile(settings)  # before degrees, whose way out could be one that a dispatcher refuses
     wrong = problems(parallel_of(settings), shape)
     if wrong:
         raise Illegal(wrong[0].text)
+
+
+def require_form(model: ModelConfig, form: str, settings: PlanSettings) -> None:
+    """What a profile never runs is said before anything is asked for.
+
+    Raises:
+        Illegal: the form is not its own.
+
+    """
+    refuse_form(model, form, named("profile", settings.profile, PROFILES))
 
 
 def require_profile(settings: PlanSettings) -> None:

@@ -16,7 +16,7 @@ from mla_cost.arrays import cores
 from mla_cost.arrays.codes import ILLEGAL, NONE
 from mla_cost.composing.composed import require_equal
 from mla_cost.config import validated
-from mla_cost.errors import InputError, nearest, shown
+from mla_cost.errors import InputError, install, nearest, shown
 from mla_cost.forms import FORMS
 from mla_cost.rowmodel import NAMES, Column
 from mla_cost.settings import PlanSettings
@@ -232,7 +232,7 @@ class Sweep:
     # ---- tables of other libraries
 
     def to_arrow(self) -> pa.Table:
-        """A pyarrow table: names as dictionaries, nulls where a row has no number (extra: mla-cost[arrow])."""
+        """A pyarrow table: names as dictionaries, nulls where a row has no number (extra `arrow`)."""
         arrow = extra("pyarrow", "arrow")
         found = self.to_numpy()
         return arrow.table({c.name: self._arrow_column(arrow, c, found) for c in self.table})
@@ -252,7 +252,7 @@ class Sweep:
         return arrow.array(values, mask=without(column, found))
 
     def to_pandas(self) -> pd.DataFrame:
-        """A pandas data frame: names as categories, <NA> where a row has no number (extra: mla-cost[pandas])."""
+        """A pandas data frame: names as categories, <NA> where a row has no number (extra `pandas`)."""
         pandas: Any = extra("pandas", "pandas")
         found = self.to_numpy()
         table = {c.name: self._pandas_column(pandas, c, found) for c in self.table}
@@ -270,7 +270,7 @@ class Sweep:
         return values if missing is None else kind(values, missing)
 
     def to_polars(self) -> pl.DataFrame:
-        """A polars data frame: names as enums, nulls where a row has no number (extra: mla-cost[polars])."""
+        """A polars data frame: names as enums, nulls where a row has no number (extra `polars`)."""
         polars: Any = extra("polars", "polars")
         found = self.to_numpy()
         frame: pl.DataFrame = polars.DataFrame([self._polars_column(polars, c, found) for c in self.table])
@@ -414,7 +414,7 @@ def extra(module: str, name: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise InputError(f"{module} is not installed; it comes with `pip install mla-cost[{name}]`") from None
+        raise InputError(f"{module} is not installed: {install(name)}") from None
 
 
 # ---- the question
