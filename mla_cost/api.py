@@ -260,11 +260,25 @@ def _inputs(settings: PlanSettings, model: ModelConfig, devices: Sequence[Device
     inputs["num_layers"] = model.num_layers
     inputs["num_mla_layers"] = model.num_mla_layers
     inputs["changed"] = _changed(settings)
+    inputs["assumed"] = assumed(settings, model)
     inputs["devices"] = {
         device.name: {"title": device.title, "softmax_workspace": fit.softmax_workspace_words(device)}
         for device in devices
     }
     return inputs
+
+
+# what one block is priced by
+_OF_BLOCKS = ("q_lora_rank", "v_head_dim", "indexer")
+
+
+def assumed(settings: PlanSettings, model: ModelConfig) -> dict[str, str]:
+    """What the model's file does not state and the settings do not either, by the fact: what is taken instead."""
+    stated = {*settings.dims, *settings.facts, *(() if settings.mtp is None else ("num_mtp_layers",))}
+    found = {fact: words for fact, words in model.assumed.items() if fact not in stated}
+    if settings.scope == "model":
+        return found
+    return {fact: words for fact, words in found.items() if fact in _OF_BLOCKS}
 
 
 def _changed(settings: PlanSettings) -> dict[str, Any]:

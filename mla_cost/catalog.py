@@ -203,6 +203,8 @@ def _model_file(path: str, _version: int) -> ModelConfig:
         return model_from_config(data, file=path)
     data = _named(data, path)
     data.setdefault("num_mla_layers", data.get("num_layers"))
+    if _version and "num_mtp_layers" not in data:  # of the catalogue's own files None says that there are none
+        data.setdefault("assumed", {"num_mtp_layers": "num_mtp_layers is not in the file; taken: no MTP module"})
     return validated(ModelConfig, data, file=path)
 
 

@@ -61,7 +61,8 @@ class ModelConfig(BaseModel):
     of the model that these facts do not describe; `uncounted_parameters` (elements per layer) then stands for them.
     `other_layer_parameters` (elements) and `other_layer_bytes` (saved for backward, per micro-batch and rank) stand
     for the token mixer of one layer that holds no MLA block, `indexer_layer_bytes` (likewise) for the indexer of one
-    layer that has its own. These four are the user's own figures.
+    layer that has its own. These four are the user's own figures. `assumed`: by fact, what was taken
+    in place of what the model's file does not state.
     """
 
     model_config = _Frozen
@@ -103,6 +104,7 @@ class ModelConfig(BaseModel):
     indexer_layer_bytes: Bytes | None = None
     rope: dict[str, Scalar] = {}
     traits: dict[str, Scalar] = {}
+    assumed: dict[Text, Text] = {}
     verified: bool = False
     verified_basis: Text = "not stated"
     unverified_fields: tuple[Text, ...] = ()

@@ -147,7 +147,9 @@ def gaps(config: ModelConfig) -> Iterator[tuple[str, str]]:
     """What keeps a model from being counted, and the keys that would answer it."""
     missing = [fact for fact in _facts_needed(config) if getattr(config, fact) is None]
     if missing:
-        yield f"its source does not state {', '.join(missing)}", ", ".join(missing)
+        hints = [f" ({config.assumed[fact]})" if fact in config.assumed else "" for fact in missing]
+        told = ", ".join(fact + hint for fact, hint in zip(missing, hints, strict=True))
+        yield f"its source does not state {told}", ", ".join(missing)
     if config.uncounted_parts is not None and config.uncounted_parameters is None:
         way_out = "uncounted_parameters (elements per layer; 0 leaves them out)"
         yield f"its dims do not describe {config.uncounted_parts}", way_out

@@ -35,7 +35,6 @@ from mla_cost.results import (
     Verdict,
 )
 from mla_cost.settings import PlanSettings
-from mla_cost.unpriced import refusal
 from mla_cost.stage import ChunkCost, Segment, Segments, StageActivations, activations, as_allocated
 from mla_cost.states import (
     BUCKET_SOURCE,
@@ -47,6 +46,7 @@ from mla_cost.states import (
     states,
     step_collectives,
 )
+from mla_cost.unpriced import refusal
 
 WITH_EXPERTS = frozenset({"moe", "mtp_moe"})  # the layers that run grouped products
 EXPERTS_FUSED = "router and expert rows run as one fused op each, by construction"

@@ -146,7 +146,11 @@ def _facts_of(config: ModelConfig) -> Iterator[tuple[str, Any]]:
     for field, value in config:
         if field in ("name", "title", "verified_basis", *_OWN_LINES) or value is None or value in ({}, ()):
             continue
-        nested = dict(value) if field in ("dims", "parameters", "checkpoint", "indexer", "rope", "traits") else None
+        nested = (
+            dict(value)
+            if field in ("dims", "parameters", "checkpoint", "indexer", "rope", "traits", "assumed")
+            else None
+        )
         yield from [(field, value)] if nested is None else [(f"{field}.{key}", item) for key, item in nested.items()]
 
 

@@ -14,8 +14,8 @@ from mla_cost.errors import InputError
 from mla_cost.parallel import Parallel, problems
 from mla_cost.resolve import Illegal
 from mla_cost.settings import PlanSettings
-from mla_cost.unpriced import refusal
 from mla_cost.states import RankParameters, shape_of, states
+from mla_cost.unpriced import refusal
 from mla_cost.whole_model import parallel_of, require_profile, require_stage, state_settings
 
 _NOTHING = RankParameters(0, 0, 0, 0, 0)

@@ -7,8 +7,8 @@ from mla_cost.evidence.source import Row
 
 HOW = (
     "missing feature: agreement of numbers is a property of running code, which no count predicts. "
-    "`mla-cost evidence --executor` runs the forms on real ranks and compares outputs and every gradient (it needs torch: "
-    f"{install('reference')})"
+    "`mla-cost evidence --executor` runs the forms on real ranks and compares outputs and every gradient (it needs "
+    f"torch: {install('reference')})"
 )
 POSITIONS = 64  # divides by every SP of the rows
 

@@ -190,6 +190,7 @@ def _inputs(
         "reserve": {name: int(amount) for name, amount in settings.reserve.items()},
         "max_seq_len": max_seq_len,
         "zigzag": zigzag,
+        "assumed": api.assumed(settings, model),
         "model_title": model.title,
         "devices": {device.name: {"title": device.title} for device in devices},
     }

@@ -192,6 +192,7 @@ def _inputs(question: Question) -> dict[str, Any]:
         "by": list(own.order),
         "limits": own.limits(question.device),
         "axes": {name: list(values) for name, values in question.axes.items()},
+        "assumed": api.assumed(settings, question.model),
         "model_title": question.model.title,
         "device_title": question.device.title,
     }
