@@ -236,7 +236,8 @@ def _value_width(text: Mapping[str, Any], file: str) -> int:
     if known and type(hidden) is int and type(heads) is int and heads > 0 and hidden % heads == 0:
         return hidden // heads
     raise InputError(
-        f"{_who(text)} does not state this width{_has(text, 'v_head_dim')}; only MiniCPM3 is known to take hidden_size / num_attention_heads",
+        f"{_who(text)} does not state this width{_has(text, 'v_head_dim')}; only MiniCPM3 is known to take "
+        "hidden_size / num_attention_heads",
         file=file,
         field="v_head_dim",
     )
