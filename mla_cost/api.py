@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mla_cost import catalog, defaults, fit, pricing
+from mla_cost import catalog, defaults, fit, given, pricing
 from mla_cost.config import DeviceConfig, ModelConfig, validated
 from mla_cost.cost import Key
 from mla_cost.errors import InputError
@@ -103,32 +103,35 @@ def levers(
     >>> best.lever, best.status
     ('kernel', 'fits')
     """
+    if not isinstance(refused, bool):
+        raise InputError("must be true or false", field="refused", value=refused)
     return with_levers(validated(PlanSettings, _given(model, device, form, dims, settings)), refused=refused)
+
+
+_WHICH = "a name of the catalogue, the path of a file, or a list of them"
+_FORMS = f"{', '.join(FORMS)}, a list of them, or all"
 
 
 def _given(
     model: Any, device: NameOrNames, form: NameOrNames, dims: Mapping[str, Any] | None, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {
-        "model": os.fspath(model) if isinstance(model, os.PathLike) else model,
-        "device": _names(device),
-        "form": tuple(FORMS) if form == "all" else _names(form),
+        "model": given.name("model", model, "a name of the catalogue, or the path of a file"),
+        "device": given.names("device", device, _WHICH),
+        "form": forms_of(form),
         "dims": {} if dims is None else dims,
         **settings,
     }
 
 
-def _names(given: Any) -> Any:
-    """Names as the settings hold them. What is no name at all is left for the settings to refuse."""
-    if given is None:
-        return ()
-    if isinstance(given, str | os.PathLike):
-        return (os.fspath(given),)
-    return tuple(map(_name, given)) if isinstance(given, Iterable) else given
+def forms_of(form: Any) -> tuple[str, ...]:
+    """The forms asked for.
 
+    Raises:
+        InputError: what is no name and no list of names.
 
-def _name(given: Any) -> Any:
-    return os.fspath(given) if isinstance(given, os.PathLike) else given
+    """
+    return tuple(FORMS) if isinstance(form, str) and form == "all" else given.names("form", form, _FORMS)
 
 
 def answer(settings: PlanSettings) -> Answer:
@@ -287,8 +290,8 @@ def _changed(settings: PlanSettings) -> dict[str, Any]:
     Model, devices and forms are what is asked about, and have keys of their own.
     """
     names = [name for name in PlanSettings.model_fields if name not in {"model", "device", "form"}]
-    given = {name: getattr(settings, name) for name in names}
-    found = {name: given[name] for name in names if given[name] != PlanSettings.model_fields[name].default}
+    now = {name: getattr(settings, name) for name in names}
+    found = {name: now[name] for name in names if now[name] != PlanSettings.model_fields[name].default}
     if found.get("kernel") == fit.AUTO:  # the model scope's own default
         del found["kernel"]
     plain = {name: value for name, value in found.items() if not isinstance(value, dict)}
@@ -321,12 +324,15 @@ def explain_variant(
     """The formula of a structural variant, without numbers."""
     from mla_cost.explain import explain
 
-    checked = validated(PlanSettings, {**settings, "form": (form,)})
+    checked = validated(PlanSettings, {**settings, "form": (named("form", form, FORMS) and form,)})
     for name in settings:
         if name not in {*Key._fields, "scheme", "kernel"}:
             raise InputError("no formula depends on this; it has one for all values", field=name)
-    given = {name: getattr(checked, name) for name in settings if name not in {"scheme", "kernel"}}
-    return explain(form, quantity, kernel=checked.kernel, scheme=checked.scheme, one=one, without=without, **given)
+    of_key = {name: getattr(checked, name) for name in settings if name not in {"scheme", "kernel"}}
+    ones, absent = (
+        given.names(field, value, "a list of names") for field, value in (("one", one), ("without", without))
+    )
+    return explain(form, quantity, kernel=checked.kernel, scheme=checked.scheme, one=ones, without=absent, **of_key)
 
 
 def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: Mapping[str, Any]) -> Explanation:

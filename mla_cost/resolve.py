@@ -78,13 +78,15 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
     return Point(form, scheme, kernel, key, base, matters and "value" in form_of(form).points)
 
 
-def named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
+def named(kind: str, name: Any, known: Mapping[str, Any]) -> Any:
     """The declaration of that name.
 
     Raises:
         InputError: naming what exists and what may have been meant.
 
     """
+    if not isinstance(name, str):
+        raise InputError("must be a name", field=kind, value=name, allowed=", ".join(known))
     if name not in known:
         raise InputError(f"unknown {kind} {shown(name)}", allowed=", ".join(known), nearest=nearest(name, known))
     return known[name]
