@@ -11,7 +11,8 @@ from mla_cost.config import DeviceConfig, ModelConfig, validated
 from mla_cost.cost import Key
 from mla_cost.errors import InputError
 from mla_cost.forms import ALIASES, FORMS
-from mla_cost.resolve import named, refuse_tensor_parallel
+from mla_cost.profiles import PROFILES
+from mla_cost.resolve import Illegal, named, policy, refuse_tensor_parallel
 from mla_cost.results import Plan, Result, Term
 from mla_cost.settings import PlanSettings
 
@@ -329,6 +330,10 @@ def explain_variant(
         if name not in {*Key._fields, "scheme", "kernel"}:
             raise InputError("no formula depends on this; it has one for all values", field=name)
     of_key = {name: getattr(checked, name) for name in settings if name not in {"scheme", "kernel"}}
+    try:
+        policy(checked.remat, PROFILES[defaults.PROFILE])
+    except Illegal as error:
+        raise InputError(str(error), field="remat") from None
     ones, absent = (
         given.names(field, value, "a list of names") for field, value in (("one", one), ("without", without))
     )
@@ -340,7 +345,7 @@ def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: M
     from mla_cost.explain import explain_point
     from mla_cost.figures import evaluation
     from mla_cost.planfile import settings as read_settings
-    from mla_cost.resolve import Illegal, resolve
+    from mla_cost.resolve import resolve
 
     settings = read_settings(None, {**flags, "form": [form]}, assigned, {})
     named("form", form, FORMS)

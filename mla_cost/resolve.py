@@ -72,7 +72,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
         layer=layer,
         cross_entropy=settings.cross_entropy,
         down_projections=settings.down_projections if facts.rows_divided else "replicated",
-        remat=_policy(settings.remat, profile),
+        remat=policy(settings.remat, profile),
     )
     key = _implemented(key, profile, settings)
     return Point(form, scheme, kernel, key, base, matters and "value" in form_of(form).points)
@@ -132,8 +132,13 @@ def symbol_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
     }
 
 
-def _policy(wanted: str, profile: Profile) -> str:
-    """A recomputation policy, its names known and in a fixed order."""
+def policy(wanted: str, profile: Profile) -> str:
+    """A recomputation policy, its names known and in a fixed order.
+
+    Raises:
+        InputError: a name that the profile has not. Illegal: two that are not priced together.
+
+    """
     names = wanted.split("+")
     for name in names:
         if name in profile.recomputes:
@@ -246,13 +251,15 @@ def _profile(
         raise Illegal(f"profile {profile.name} prices whole layers; use scope model")
     refuse_form(model, form, profile)
     if profile.kernels and kernel.name not in profile.kernels:
-        raise Illegal(f"profile {profile.name} does not run kernel {kernel.name}; use {' or '.join(profile.kernels)}")
+        raise Illegal(
+            f"profile {profile.name} does not run kernel {kernel.name}; use kernel {' or '.join(profile.kernels)}"
+        )
     if scheme.attends and scheme.name not in profile.schemes:
         runs = [name for name, other in PROFILES.items() if scheme.name in other.schemes]
         raise Illegal(f"scheme {scheme.name} is part of an attention call that only profile {' or '.join(runs)} has")
     if profile.schemes and settings.sp > 1 and scheme.name not in profile.schemes:
         known = " or ".join(profile.schemes)
-        raise Illegal(f"profile {profile.name} is not priced with scheme {scheme.name}; use {known}")
+        raise Illegal(f"profile {profile.name} is not priced with scheme {scheme.name}; use scheme {known}")
     return profile
 
 

@@ -410,7 +410,7 @@ def require_profile(settings: PlanSettings) -> None:
         taken = ", ".join(PROFILES[settings.profile].losses)
         raise Illegal(_belongs("cross_entropy", settings, others, f"profile {settings.profile} takes {taken}"))
     if own and settings.dtype != "bf16":
-        raise Illegal(f"profile {settings.profile} is priced in bf16 only, not {settings.dtype}")
+        raise Illegal(f"profile {settings.profile} is priced in bf16 only, not {settings.dtype}; use dtype bf16")
     if settings.main_weights != "fp32" and settings.dtype != "bf16":
         raise Illegal("main_weights remainders are the lower halves of fp32 beside bf16 weights; use dtype bf16")
     if settings.dispatcher != "alltoall" and settings.ep == 1:

@@ -15,6 +15,7 @@ from mla_cost.errors import InputError, nearest, shown
 from mla_cost.fit import AUTO
 from mla_cost.forms import FORMS
 from mla_cost.given import items
+from mla_cost.given import name as text_of
 from mla_cost.kernels import KERNELS
 from mla_cost.planfile import assignments
 from mla_cost.resolve import named, refuse_tensor_parallel
@@ -158,7 +159,7 @@ def _plain(field: str, value: Any) -> Any:
             raise InputError("is no single value", field=field, value=value, allowed=_VALUES) from None
     if found is not None and not isinstance(found, str | int | float | os.PathLike):
         raise InputError("is no single value", field=field, value=value, allowed=_VALUES)
-    return os.fspath(found) if isinstance(found, os.PathLike) else found
+    return text_of(field, found, _VALUES) if isinstance(found, os.PathLike) else found
 
 
 def _one(name: str, part: Any) -> Sequence[Any]:

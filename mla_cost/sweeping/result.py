@@ -228,7 +228,7 @@ class Sweep:
         """One point as a row."""
         self._require_point("index", index)
         if not -len(self) <= index < len(self):
-            raise IndexError(f"{index} of {len(self)} points")
+            raise InputError("no such point", field="index", value=index, allowed=f"0 to {len(self) - 1}")
         index %= len(self)
         number = index // len(self.grid.devices)
         choice, inside = divmod(number, self.grid.num_numbers)
@@ -239,6 +239,9 @@ class Sweep:
         return list(self.rows(Chunk(start, columns)))[index - start]
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        self._require_point("index", index)
+        if not -len(self) <= index < len(self):  # what ends a loop over the points
+            raise IndexError(f"{shown(index)} of {len(self)} points")
         return self.row(index)
 
     # ---- tables of other libraries
@@ -368,7 +371,7 @@ class Sweep:
 
     def _kept(self, chunk: Chunk, where: Where) -> NDArray[Any]:
         mask = chunk.columns["status"] != ILLEGAL
-        if callable(where):
+        if callable(where) and not isinstance(where, type):
             mask &= _mask(where(chunk.columns), len(mask))
         elif where is not None:
             if not isinstance(where, Mapping):
@@ -390,7 +393,10 @@ def _mask(given: Any, count: int) -> NDArray[Any]:
         InputError: anything else.
 
     """
-    found = given if isinstance(given, np.ndarray | np.bool_) else np.asarray(given) if type(given) is list else None
+    try:
+        found = np.asarray(given) if isinstance(given, np.ndarray | np.bool_ | list) else None
+    except ValueError:
+        found = None
     if found is None or found.dtype != bool or found.shape not in {(count,), ()}:
         allowed = f"an array of {count} that are true or false"
         raise InputError("the function gave no mask", field="where", value=given, allowed=allowed)
