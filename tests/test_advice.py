@@ -32,33 +32,41 @@ def number(text: str) -> Any:
     return int(text) if re.fullmatch(r"-?\d+", text) else text
 
 
+# a field and its value, or values joined by `or`, as messages write them
+ADVICE = (
+    r"\b(?:change|set) (\w+)(?: from \d+)? to (-?\w+)",
+    r", or (\w+) to (-?\w+)",
+    r"the nearest (\w+) (?:below|above) is (\d+)",
+    r"\b(?:use|or) (profile|form|scheme|kernel|dtype|dispatcher|value_padding|shared_overlap|etp|scope|remat) "
+    r"([\w-]+(?: or (?!profile)[\w-]+)*)",
+    r"\b(?:ask for|its) (form|scheme) (?:is )?([\w-]+)",
+    r"(?:belongs to|only) (profile) (\w+)",
+)
+
+
 def ways_out(message: str, asked: Change) -> Iterator[Change]:
     """Everything that the message tells to do, as changes of the plan."""
-    for field, value in re.findall(r"\b(?:change|set) (\w+) to (-?\w+)", message):
-        yield {field: number(value)}
-    for below in re.findall(r"the nearest (\w+) (?:below|above) is (\d+)", message):
-        yield {below[0]: int(below[1])}
-    for field, values in re.findall(
-        r"\b(?:use|or) (profile|form|scheme|kernel|dtype|dispatcher|value_padding|shared_overlap|etp|scope|remat) "
-        r"([\w-]+(?: or (?!profile)[\w-]+)*)",
-        message,
-    ):
-        for value in values.split(" or "):
-            yield {field: number(value)}
-    for field, value in re.findall(r"\b(?:ask for|its) (form|scheme) (?:is )?([\w-]+)", message):
-        yield {field: value}
-    for profile in re.findall(r"(?:belongs to|only) profile (\w+)", message):
-        yield {"profile": profile}
-    stated = re.search(r"; state (.*?), with --set facts", message)
-    if stated:
-        names = re.findall(r"\b[a-z_]+_[a-z_]+\b", re.sub(r"\([^)]*\)", "", stated[1]))
-        yield {"facts": {**asked.get("facts", {}), **dict.fromkeys(names, 0)}}
+    for pattern in ADVICE:
+        for field, values in re.findall(pattern, message):
+            yield from ({field: number(value)} for value in values.split(" or "))
+    yield from facts(message, asked)
+    yield from layouts(message, asked)
     if "--scope attention" in message:
         profile = re.search(r"--scope attention --profile (\w+)", message)
         kept = {name: asked[name] for name in PLAN}
         yield {"only": {**kept, "scope": "attention", **({"profile": profile[1]} if profile else {})}}
-    for letters in re.findall(r"\bwrite (\d+) ([tm])\b", message):
-        yield {"pipeline_layout": written(asked["pipeline_layout"], int(letters[0]), letters[1])}
+
+
+def facts(message: str, asked: Change) -> Iterator[Change]:
+    stated = re.search(r"; state (.*?), with --set facts", message)
+    if stated:
+        names = re.findall(r"\b[a-z_]+_[a-z_]+\b", re.sub(r"\([^)]*\)", "", stated[1]))
+        yield {"facts": {**asked.get("facts", {}), **dict.fromkeys(names, 0)}}
+
+
+def layouts(message: str, asked: Change) -> Iterator[Change]:
+    for count, letter in re.findall(r"\bwrite (\d+) ([tm])\b", message):
+        yield {"pipeline_layout": written(asked["pipeline_layout"], int(count), letter)}
     if "state first_layers, last_layers or a pipeline_layout" in message:
         model, parts = catalog.model(asked["model"]), asked["pp"] * asked.get("virtual_stages", 1)
         yield {"pipeline_layout": even_layout(model.num_layers or 0, model, parts)}
@@ -82,7 +90,7 @@ def after(asked: Change, change: Change) -> Change:
 
 
 def followed(asked: Change, steps: int = STEPS) -> list[Change]:
-    """The changes that lead to an answer where each step does what the message before it says; empty where none does."""
+    """The changes that lead to an answer, each of them what the message before it says; empty where none does."""
     message = refusal(asked)
     for change in ways_out(message, asked):
         then = after(asked, change)
