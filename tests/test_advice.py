@@ -37,8 +37,10 @@ ADVICE = (
     r"\b(?:change|set) (\w+)(?: from \d+)? to (-?\w+)",
     r", or (\w+) to (-?\w+)",
     r"the nearest (\w+) (?:below|above) is (\d+)",
-    r"\b(?:use|or) (profile|form|scheme|kernel|dtype|dispatcher|value_padding|shared_overlap|etp|scope|remat) "
-    r"([\w-]+(?: or (?!profile)[\w-]+)*)",
+    (
+        r"\b(?:use|or) (profile|form|scheme|kernel|dtype|dispatcher|value_padding|shared_overlap|etp|scope|remat) "
+        r"([\w-]+(?: or (?!profile)[\w-]+)*)"
+    ),
     r"\b(?:ask for|its) (form|scheme) (?:is )?([\w-]+)",
     r"(?:belongs to|only) (profile) (\w+)",
 )
