@@ -136,7 +136,7 @@ def _expected(text: Mapping[str, Any], fact: str) -> bool:
 def near_keys(text: Mapping[str, Any], keys: tuple[str, ...], known: Iterable[str]) -> list[str]:
     """The keys of the file that are one or two letters from one of `keys` and that nothing reads."""
     read = set(known)
-    unread = (key for key in text if isinstance(key, str) and key not in read)
+    unread = (key for key in text if key not in read)
     return [name for name in unread if any(_close(name, key) for key in keys)]
 
 
