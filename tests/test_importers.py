@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+import mla_cost
 from mla_cost import catalog
 from mla_cost.errors import InputError
 from mla_cost.importers import huggingface
@@ -347,3 +348,18 @@ def test_every_key_that_is_read_has_a_type(key: str) -> None:
             assert "\n" not in text
         else:
             assert words.removesuffix(" of texts") in READ[key], (key, value)
+
+
+def test_the_heading_and_the_json_say_what_is_assumed(tmp_path: Path) -> None:
+    renamed = {**without("num_nextn_predict_layers", "q_lora_rank"), "model_type": "other", "topk_method": "greedy"}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(renamed), encoding="utf-8")
+    asked = {"model": str(path), "device": None, "form": "explicit", "seq_len": 4096}
+    whole = mla_cost.plan(**asked)
+    assert set(whole.inputs["assumed"]) == {"q_lora_rank", "num_mtp_layers"}
+    assert "assumed: num_nextn_predict_layers is not in the file; taken: no MTP module" in " ".join(repr(whole).split())
+    stated = mla_cost.plan(**asked, mtp=0, dims={"q_lora_rank": 1536})
+    assert (stated.inputs["assumed"], "assumed:" in repr(stated)) == ({}, False)
+    block = mla_cost.plan(**asked, scope="attention")
+    assert set(block.inputs["assumed"]) == {"q_lora_rank"}
+    assert "assumed: q_lora_rank is not in the file" in repr(block)
