@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mla_cost import catalog, defaults, fit, pricing
+from mla_cost import catalog, defaults, fit, given, pricing
 from mla_cost.config import DeviceConfig, ModelConfig, validated
 from mla_cost.cost import Key
 from mla_cost.errors import InputError
 from mla_cost.forms import ALIASES, FORMS
-from mla_cost.resolve import named, refuse_tensor_parallel
+from mla_cost.profiles import PROFILES
+from mla_cost.resolve import Illegal, named, policy, refuse_tensor_parallel
 from mla_cost.results import Plan, Result, Term
 from mla_cost.settings import PlanSettings
 
@@ -103,32 +104,35 @@ def levers(
     >>> best.lever, best.status
     ('kernel', 'fits')
     """
+    if not isinstance(refused, bool):
+        raise InputError("must be true or false", field="refused", value=refused)
     return with_levers(validated(PlanSettings, _given(model, device, form, dims, settings)), refused=refused)
+
+
+_WHICH = "a name of the catalogue, the path of a file, or a list of them"
+_FORMS = f"{', '.join(FORMS)}, a list of them, or all"
 
 
 def _given(
     model: Any, device: NameOrNames, form: NameOrNames, dims: Mapping[str, Any] | None, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {
-        "model": os.fspath(model) if isinstance(model, os.PathLike) else model,
-        "device": _names(device),
-        "form": tuple(FORMS) if form == "all" else _names(form),
+        "model": given.name("model", model, "a name of the catalogue, or the path of a file"),
+        "device": given.names("device", device, _WHICH),
+        "form": forms_of(form),
         "dims": {} if dims is None else dims,
         **settings,
     }
 
 
-def _names(given: Any) -> Any:
-    """Names as the settings hold them. What is no name at all is left for the settings to refuse."""
-    if given is None:
-        return ()
-    if isinstance(given, str | os.PathLike):
-        return (os.fspath(given),)
-    return tuple(map(_name, given)) if isinstance(given, Iterable) else given
+def forms_of(form: Any) -> tuple[str, ...]:
+    """The forms asked for.
 
+    Raises:
+        InputError: what is no name and no list of names.
 
-def _name(given: Any) -> Any:
-    return os.fspath(given) if isinstance(given, os.PathLike) else given
+    """
+    return tuple(FORMS) if isinstance(form, str) and form == "all" else given.names("form", form, _FORMS)
 
 
 def answer(settings: PlanSettings) -> Answer:
@@ -204,7 +208,7 @@ def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
 
 _MODEL_ONLY = (
     *("first_layers", "last_layers", "sharding", "gradient_dtype", "moment_dtype", "vocab_multiple"),
-    *("imbalance_percent", "stage"),
+    *("imbalance_percent", "stage", "mtp"),
     *(
         "pp",
         "ep",
@@ -249,7 +253,7 @@ def _rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSetting
 
 def model_with_dims(settings: PlanSettings) -> ModelConfig:
     """The model with the dims and facts of the settings in place of its own."""
-    return catalog.changed(catalog.model(settings.model), settings.dims, settings.facts)
+    return catalog.changed(catalog.model(settings.model), settings.dims, settings.facts, settings.mtp)
 
 
 def _inputs(settings: PlanSettings, model: ModelConfig, devices: Sequence[DeviceConfig]) -> dict[str, Any]:
@@ -265,11 +269,25 @@ def _inputs(settings: PlanSettings, model: ModelConfig, devices: Sequence[Device
     inputs["num_layers"] = model.num_layers
     inputs["num_mla_layers"] = model.num_mla_layers
     inputs["changed"] = _changed(settings)
+    inputs["assumed"] = assumed(settings, model)
     inputs["devices"] = {
         device.name: {"title": device.title, "softmax_workspace": fit.softmax_workspace_words(device)}
         for device in devices
     }
     return inputs
+
+
+# what one block is priced by
+_OF_BLOCKS = ("q_lora_rank", "v_head_dim", "indexer")
+
+
+def assumed(settings: PlanSettings, model: ModelConfig) -> dict[str, str]:
+    """What the model's file does not state and the settings do not either, by the fact: what is taken instead."""
+    stated = {*settings.dims, *settings.facts, *(() if settings.mtp is None else ("num_mtp_layers",))}
+    found = {fact: words for fact, words in model.assumed.items() if fact not in stated}
+    if settings.scope == "model":
+        return found
+    return {fact: words for fact, words in found.items() if fact in _OF_BLOCKS}
 
 
 def _changed(settings: PlanSettings) -> dict[str, Any]:
@@ -278,8 +296,8 @@ def _changed(settings: PlanSettings) -> dict[str, Any]:
     Model, devices and forms are what is asked about, and have keys of their own.
     """
     names = [name for name in PlanSettings.model_fields if name not in {"model", "device", "form"}]
-    given = {name: getattr(settings, name) for name in names}
-    found = {name: given[name] for name in names if given[name] != PlanSettings.model_fields[name].default}
+    now = {name: getattr(settings, name) for name in names}
+    found = {name: now[name] for name in names if now[name] != PlanSettings.model_fields[name].default}
     if found.get("kernel") == fit.AUTO:  # the model scope's own default
         del found["kernel"]
     plain = {name: value for name, value in found.items() if not isinstance(value, dict)}
@@ -312,12 +330,19 @@ def explain_variant(
     """The formula of a structural variant, without numbers."""
     from mla_cost.explain import explain
 
-    checked = validated(PlanSettings, {**settings, "form": (form,)})
+    checked = validated(PlanSettings, {**settings, "form": (named("form", form, FORMS) and form,)})
     for name in settings:
         if name not in {*Key._fields, "scheme", "kernel"}:
             raise InputError("no formula depends on this; it has one for all values", field=name)
-    given = {name: getattr(checked, name) for name in settings if name not in {"scheme", "kernel"}}
-    return explain(form, quantity, kernel=checked.kernel, scheme=checked.scheme, one=one, without=without, **given)
+    of_key = {name: getattr(checked, name) for name in settings if name not in {"scheme", "kernel"}}
+    try:
+        policy(checked.remat, PROFILES[defaults.PROFILE])
+    except Illegal as error:
+        raise InputError(str(error), field="remat") from None
+    ones, absent = (
+        given.names(field, value, "a list of names") for field, value in (("one", one), ("without", without))
+    )
+    return explain(form, quantity, kernel=checked.kernel, scheme=checked.scheme, one=ones, without=absent, **of_key)
 
 
 def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: Mapping[str, Any]) -> Explanation:
@@ -325,7 +350,7 @@ def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: M
     from mla_cost.explain import explain_point
     from mla_cost.figures import evaluation
     from mla_cost.planfile import settings as read_settings
-    from mla_cost.resolve import Illegal, resolve
+    from mla_cost.resolve import resolve
 
     settings = read_settings(None, {**flags, "form": [form]}, assigned, {})
     named("form", form, FORMS)

@@ -38,13 +38,18 @@ def device(name_or_path: str | os.PathLike[str]) -> DeviceConfig:
     return _find("devices", name_or_path, _device_file)
 
 
-def changed(own: ModelConfig, dims: Mapping[str, Any], facts: Mapping[str, Any]) -> ModelConfig:
-    """A model with some dims and facts in place of its own; facts are keys of a model's file.
+def changed(own: ModelConfig, dims: Mapping[str, Any], facts: Mapping[str, Any], mtp: int | None = None) -> ModelConfig:
+    """A model with some dims and facts in place of its own; facts are keys of a model's file. mtp: its MTP modules.
 
     Raises:
         InputError: a key that no model has, a value that it may not have, or a key that says what a model is.
 
     """
+    if mtp is not None:
+        stated = facts.get("num_mtp_layers", mtp)
+        if stated != mtp:
+            raise InputError("contradicts mtp", field="facts.num_mtp_layers", value=stated, allowed=f"{mtp}, or no mtp")
+        facts = {**facts, "num_mtp_layers": mtp}
     for field in ("dims", "name"):
         if field in facts:
             raise InputError("a plan states it apart", field=f"facts.{field}", allowed="dims.WIDTH, model")
@@ -198,6 +203,8 @@ def _model_file(path: str, _version: int) -> ModelConfig:
         return model_from_config(data, file=path)
     data = _named(data, path)
     data.setdefault("num_mla_layers", data.get("num_layers"))
+    if _version and "num_mtp_layers" not in data:  # of the catalogue's own files None says that there are none
+        data.setdefault("assumed", {"num_mtp_layers": "num_mtp_layers is not in the file; taken: no MTP module"})
     return validated(ModelConfig, data, file=path)
 
 

@@ -61,7 +61,8 @@ class ModelConfig(BaseModel):
     of the model that these facts do not describe; `uncounted_parameters` (elements per layer) then stands for them.
     `other_layer_parameters` (elements) and `other_layer_bytes` (saved for backward, per micro-batch and rank) stand
     for the token mixer of one layer that holds no MLA block, `indexer_layer_bytes` (likewise) for the indexer of one
-    layer that has its own. These four are the user's own figures.
+    layer that has its own. These four are the user's own figures. `assumed`: by fact, what was taken
+    in place of what the model's file does not state.
     """
 
     model_config = _Frozen
@@ -103,6 +104,7 @@ class ModelConfig(BaseModel):
     indexer_layer_bytes: Bytes | None = None
     rope: dict[str, Scalar] = {}
     traits: dict[str, Scalar] = {}
+    assumed: dict[Text, Text] = {}
     verified: bool = False
     verified_basis: Text = "not stated"
     unverified_fields: tuple[Text, ...] = ()
@@ -288,6 +290,7 @@ class DeviceConfig(BaseModel):
 
 
 Config = TypeVar("Config", bound=BaseModel)
+_DEEPEST: Final = 32
 
 _SHOULD_BE: Final = {
     "bool_type": "must be true or false",
@@ -312,16 +315,32 @@ _LIMIT: Final = {
 def validated(kind: type[Config], data: Mapping[str, Any], *, file: str | None = None, prefix: str = "") -> Config:
     """`data` as a `kind`; the first thing wrong becomes one InputError: file, field, what is allowed."""
     try:
-        return kind.model_validate(_tuples(data))
+        return kind.model_validate({key: _tuples_of(key, value, file, prefix) for key, value in data.items()})
     except ValidationError as error:
         raise _input_error(error, kind, data, file, prefix) from None
 
 
-def _tuples(value: Any) -> Any:
-    """Lists as tuples: the configs are frozen, and strict validation takes no list for a tuple."""
+def _tuples_of(key: Any, value: Any, file: str | None, prefix: str) -> Any:
+    try:
+        return _tuples(value)
+    except InputError as error:
+        raise InputError(
+            error.message, file=file, field=f"{prefix}.{key}" if prefix else key, allowed=error.allowed
+        ) from None
+
+
+def _tuples(value: Any, inside: int = 0) -> Any:
+    """Lists as tuples: the configs are frozen, and strict validation takes no list for a tuple.
+
+    Raises:
+        InputError: lists in lists, deeper than any field has them.
+
+    """
+    if inside > _DEEPEST:
+        raise InputError("lists and mappings inside one another", allowed=f"at most {_DEEPEST} deep")
     if isinstance(value, Mapping):
-        return {key: _tuples(item) for key, item in value.items()}
-    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+        return {key: _tuples(item, inside + 1) for key, item in value.items()}
+    return tuple(_tuples(item, inside + 1) for item in value) if isinstance(value, list | tuple) else value
 
 
 def _input_error(

@@ -52,11 +52,18 @@ def shown(value: object) -> str:
     """`value` as one short printable line, whatever the user wrote (control characters escaped, long text cut)."""
     if isinstance(value, dict):
         return "a mapping"
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | set | frozenset):
         return "a list"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
-    text = ascii(value)
+    if isinstance(value, int) and value.bit_length() > 4 * _LONGEST_SHOWN:
+        return "a number of more than 70 digits"
+    try:
+        text = ascii(value[: 2 * _LONGEST_SHOWN] if isinstance(value, str | bytes) else value)
+    except Exception:  # noqa: BLE001  (what an object of the caller's own says of itself)
+        text = f"a {type(value).__name__}"
+    if "\n" in text:
+        text = " ".join(text.split())
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
@@ -66,8 +73,15 @@ def shown_path(path: str) -> str:
     return text if len(text) <= 4 * _LONGEST_SHOWN else f"{text[: 4 * _LONGEST_SHOWN]}..."
 
 
-def nearest(name: str, names: Iterable[str], *, count: int = 3) -> tuple[str, ...]:
-    """Up to `count` of `names` that look like `name`, best first; empty when nothing is close."""
+def nearest(name: Any, names: Iterable[str], *, count: int = 3) -> tuple[str, ...]:
+    """Up to `count` of `names` that look like `name`, best first; empty when nothing is close, or `name` is no text."""
+    if not isinstance(name, str):
+        return ()
     import difflib  # only a wrong name needs it
 
     return tuple(difflib.get_close_matches(name[:200], list(names), n=count, cutoff=0.6))
+
+
+def install(extra: str) -> str:
+    """How an extra is installed: from a checkout, as the README has it, since no index has the package."""
+    return f'python3 -m pip install ".[{extra}]" in a checkout of mla-cost'

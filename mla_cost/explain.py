@@ -173,8 +173,8 @@ def explain_point(point: Point, values: Mapping[str, int], quantity: str) -> Exp
     return _explain(point.form, point.key, quantity, values)
 
 
-def _known(kind: str, name: str, names: Mapping[str, str]) -> str:
-    if name not in names:
+def _known(kind: str, name: Any, names: Mapping[str, str]) -> str:
+    if not isinstance(name, str) or name not in names:
         raise InputError(
             f"unknown name {shown(name)}", field=kind, allowed=", ".join(names), nearest=nearest(name, names)
         )
@@ -182,7 +182,7 @@ def _known(kind: str, name: str, names: Mapping[str, str]) -> str:
 
 
 def _explain(form: str, key: Key, quantity: str, values: Mapping[str, int] | None) -> Explanation:
-    if quantity not in QUANTITIES:
+    if not isinstance(quantity, str) or quantity not in QUANTITIES:
         raise InputError(
             f"unknown quantity {shown(quantity)}", allowed=", ".join(QUANTITIES), nearest=nearest(quantity, QUANTITIES)
         )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mla_cost.config import ModelConfig
+from mla_cost.layers import LAYERS
 from mla_cost.parameters import layer_kinds
 from mla_cost.profiles import PROFILES
-from mla_cost.program import Kernel
+from mla_cost.program import Kernel, Profile, parse
+from mla_cost.remat import DISCARDING, POLICIES
 from mla_cost.settings import PlanSettings
 
 # of attention that runs op by op; a fused kernel is one call
@@ -27,10 +29,25 @@ def notes(model: ModelConfig, settings: PlanSettings, kernel: Kernel) -> Iterato
         yield f"{_told(settings, 'loss_chunks')}: no effect (only cross_entropy chunked cuts the loss into pieces)"
     if profile.texts and _stated(settings, "names"):
         yield f"{_told(settings, 'names')}: no effect (profile {profile.name} has its own code)"
+    yield from _policies(model, settings, profile)
     yield from _facts(model, settings)
+    if profile.sparse and model.indexer is not None:
+        yield f"{profile.sparse}: here attention is priced to all tokens, in the form asked for"
     if profile.shardings and settings.sharding not in profile.shardings:
         own = " or ".join(profile.shardings)
         yield f"{_told(settings, 'sharding')} is priced as asked, but profile {profile.name} trains with {own} only"
+
+
+def _policies(model: ModelConfig, settings: PlanSettings, profile: Profile) -> Iterator[str]:
+    """Recomputation of a part that no layer of the model has."""
+    layers = {"moe" if kind.moe else "dense" for kind in layer_kinds(model)}
+    there = {"attend"}.union(*({*parse(LAYERS[name].text), *profile.pieces(name)} for name in layers))
+    if not model.num_shared_experts:
+        there.discard("shared_experts")
+    for name in settings.remat.split("+"):
+        asked = {*POLICIES.get(name, ()), *DISCARDING.get(name, ())}
+        if asked and not asked & there:
+            yield f"remat {name}: no effect (no layer of {model.name} has what it runs again)"
 
 
 def _facts(model: ModelConfig, settings: PlanSettings) -> Iterator[str]:

@@ -541,7 +541,7 @@ def _layout_problems(parallel: Parallel, layout: str, shape: Shape) -> Iterator[
         yield Problem(_LAYOUT, message, f"write {shape.num_layers} t")
     elif flat.count("m") != shape.num_mtp:
         message = f"{_LAYOUT} has {flat.count('m')} m, the model {shape.num_mtp} MTP modules"
-        yield Problem(_LAYOUT, message, f"write {shape.num_mtp} m")
+        yield Problem(_LAYOUT, message, f"set mtp to {flat.count('m')}, or write {shape.num_mtp} m")
     else:
         yield from _order_problems(parallel, parts, flat)
 

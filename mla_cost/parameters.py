@@ -134,20 +134,22 @@ def require_countable(config: ModelConfig) -> None:
         InputError: the model's name, all that is missing, and which keys of the model's file answer it.
 
     """
-    gaps = list(_gaps(config))
-    if gaps:
-        lacks, ways_out = zip(*gaps, strict=True)
+    found = list(gaps(config))
+    if found:
+        lacks, ways_out = zip(*found, strict=True)
         raise InputError(
             f"{config.name} cannot be counted: {'; '.join(lacks)}; state {' and '.join(ways_out)}, with --set "
             "facts.NAME=NUMBER or in a copy of the model's file, or price its MLA block alone with --scope attention"
         )
 
 
-def _gaps(config: ModelConfig) -> Iterator[tuple[str, str]]:
+def gaps(config: ModelConfig) -> Iterator[tuple[str, str]]:
     """What keeps a model from being counted, and the keys that would answer it."""
     missing = [fact for fact in _facts_needed(config) if getattr(config, fact) is None]
     if missing:
-        yield f"its source does not state {', '.join(missing)}", ", ".join(missing)
+        hints = [f" ({config.assumed[fact]})" if fact in config.assumed else "" for fact in missing]
+        told = ", ".join(fact + hint for fact, hint in zip(missing, hints, strict=True))
+        yield f"its source does not state {told}", ", ".join(missing)
     if config.uncounted_parts is not None and config.uncounted_parameters is None:
         way_out = "uncounted_parameters (elements per layer; 0 leaves them out)"
         yield f"its dims do not describe {config.uncounted_parts}", way_out

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mla_cost import given
 from mla_cost.config import AttentionDims, validated
 from mla_cost.errors import InputError, shown
 from mla_cost.forms import FORMS
@@ -16,14 +17,14 @@ _NAMES = ("device", "form")
 _MAPPINGS = ("dims", "facts", "reserve")
 
 
-def names(given: Iterable[str] | None) -> list[str] | None:
+def names(texts: Iterable[str] | None) -> list[str] | None:
     """Names from a repeated flag, each perhaps several separated by commas; None where the flag is absent."""
-    if given is None:
+    if texts is None:
         return None
-    return [name.strip() for text in given for name in text.split(",")]
+    return [name.strip() for text in texts for name in text.split(",")]
 
 
-def assignments(given: Iterable[str] | None, prefix: str = "") -> dict[str, Any]:
+def assignments(texts: Iterable[str] | None, prefix: str = "") -> dict[str, Any]:
     """`field=value` texts as a mapping; values are numbers, true, false, null or text.
 
     Raises:
@@ -31,7 +32,7 @@ def assignments(given: Iterable[str] | None, prefix: str = "") -> dict[str, Any]
 
     """
     found: dict[str, Any] = {}
-    for text in given or ():
+    for text in texts or ():
         field, equals, value = text.partition("=")
         if not equals or not field.strip() or not value.strip():
             raise InputError(f"expected FIELD=VALUE, read {shown(text)}", field=f"--{prefix or 'set'}")
@@ -97,7 +98,7 @@ def plan_file(plan: str | os.PathLike[str]) -> dict[str, Any]:
         InputError: no such plan, or anything that is wrong in it.
 
     """
-    found = settings(Path(plan), {}, {}, {})
+    found = settings(Path(given.name("plan", plan, "a ready plan's name, or the path of a file")), {}, {}, {})
     return {name: getattr(found, name) for name in found.model_fields_set}
 
 
@@ -153,7 +154,7 @@ def _assign(data: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _as_names(name: str, value: Any) -> Any:
-    given = [value] if isinstance(value, str) else value
-    if name == "form" and given == ["all"]:
+    listed = [value] if isinstance(value, str) else value
+    if name == "form" and listed == ["all"]:
         return tuple(FORMS)
-    return () if name == "device" and given == ["none"] else given
+    return () if name == "device" and listed == ["none"] else listed

@@ -198,7 +198,8 @@ class Profile(NamedTuple):
 
     texts: for each layer by name, pieces that stand in place of the layer's and the form's own; a profile that has any
     prices these layers only. kernels, schemes: those that it runs, all where empty. refused: forms that it does not
-    train, each with the reason and the way out. fixed: settings that its code leaves no choice in. needs: dims that may
+    train, each with the reason and the way out. sparse: how it trains models with an indexer, where that is another way
+    than the one priced. fixed: settings that its code leaves no choice in. needs: dims that may
     not be absent, with the reason. recomputes: policies without output that its texts have pieces for. losses: the
     values of cross_entropy that its head knows. allowances: budgeted beside what its programs count. reentrant: its
     checkpoints run a part again to its end and go back through it by themselves. staging: by dispatcher, what lies
@@ -214,6 +215,7 @@ class Profile(NamedTuple):
     kernels: tuple[str, ...] = ()
     schemes: tuple[str, ...] = ()
     refused: Mapping[str, str] = MappingProxyType({})
+    sparse: str = ""
     fixed: Mapping[str, str] = MappingProxyType({})
     needs: Mapping[str, str] = MappingProxyType({})
     recomputes: tuple[str, ...] = ()

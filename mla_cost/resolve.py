@@ -50,7 +50,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
     kernel = named("kernel", settings.kernel, KERNELS)
     values = symbol_values(model, settings)
     _require(scheme, values, settings.tp)
-    profile = _profile(form, scheme, kernel, settings, layer)
+    profile = _profile(model, form, scheme, kernel, settings, layer)
     if layer != "attention":
         values |= layer_values(model, settings)
     elif settings.idle_mlp:
@@ -75,7 +75,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
         layer=layer,
         cross_entropy=settings.cross_entropy,
         down_projections=settings.down_projections if facts.rows_divided else "replicated",
-        remat=_policy(settings.remat, profile),
+        remat=policy(settings.remat, profile),
     )
     key = _surrounded(_implemented(key, profile, settings), settings)
     return Point(form, scheme, kernel, key, base, matters and "value" in form_of(form).points)
@@ -92,13 +92,15 @@ def _surrounded(key: Key, settings: PlanSettings) -> Key:
     return key._replace(gradient_held=held, output_held=held, idle_mlp="held" if settings.idle_mlp else "none")
 
 
-def named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
+def named(kind: str, name: Any, known: Mapping[str, Any]) -> Any:
     """The declaration of that name.
 
     Raises:
         InputError: naming what exists and what may have been meant.
 
     """
+    if not isinstance(name, str):
+        raise InputError("must be a name", field=kind, value=name, allowed=", ".join(known))
     if name not in known:
         raise InputError(f"unknown {kind} {shown(name)}", allowed=", ".join(known), nearest=nearest(name, known))
     return known[name]
@@ -144,21 +146,39 @@ def symbol_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
     }
 
 
-def _policy(wanted: str, profile: Profile) -> str:
-    """A recomputation policy, its names known and in a fixed order."""
+def policy(wanted: str, profile: Profile) -> str:
+    """A recomputation policy, its names known and in a fixed order.
+
+    Raises:
+        InputError: a name that the profile has not. Illegal: two that are not priced together.
+
+    """
     names = wanted.split("+")
     for name in names:
         if name in profile.recomputes:
             continue
-        if name in DISCARDING:
-            others = [other for other, declared in PROFILES.items() if name in declared.recomputes]
-            allowed = f"{', '.join(POLICIES)}, or profile {' or '.join(others)}"
-            raise InputError(f"remat {name} belongs to profile {' or '.join(others)}", field="remat", allowed=allowed)
-        named("remat", name, {**POLICIES, **dict.fromkeys(profile.recomputes)})
+        if name not in POLICIES:
+            raise _no_policy(name, profile)
     for first, second in TOGETHER:
         if first in names and second in names:
             raise Illegal(f"remat {first} and {second} are not priced together yet; use one of them")
     return "+".join(name for name in (*POLICIES, *DISCARDING) if name in names)
+
+
+def _no_policy(name: str, profile: Profile) -> InputError:
+    """What to write in place of a name that is no policy of the profile: its own, or those of another profile."""
+    own = (*POLICIES, *profile.recomputes)
+    others = [other for other, declared in PROFILES.items() if set(declared.recomputes) - set(own)]
+    allowed = ", ".join(own)
+    if name in DISCARDING:
+        allowed += f", or profile {' or '.join(others)}"
+        return InputError(f"remat {name} belongs to profile {' or '.join(others)}", field="remat", allowed=allowed)
+    further = [each for other in others for each in PROFILES[other].recomputes if each not in own]
+    if further:
+        allowed += f"; with profile {' or '.join(others)} {', '.join(further)} too"
+    meant = nearest(name, (*own, *further), count=1)
+    told = [f"{each} (profile {' or '.join(others)})" if each in further else each for each in meant]
+    return InputError(f"unknown remat {shown(name)}", allowed=allowed, nearest=told)
 
 
 def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
@@ -232,7 +252,9 @@ def token_values(model: ModelConfig, ep: int, imbalance: int | str, tokens: int)
     return {"D": arrived, "a": -(-arrived // ep)}
 
 
-def _profile(form: str, scheme: Scheme, kernel: Kernel, settings: PlanSettings, layer: str) -> Profile:
+def _profile(
+    model: ModelConfig, form: str, scheme: Scheme, kernel: Kernel, settings: PlanSettings, layer: str
+) -> Profile:
     """The profile asked for, where it runs this form, scheme, kernel and layer.
 
     Raises:
@@ -242,17 +264,35 @@ def _profile(form: str, scheme: Scheme, kernel: Kernel, settings: PlanSettings, 
     profile: Profile = named("profile", settings.profile, PROFILES)
     if profile.texts and layer not in profile.texts:
         raise Illegal(f"profile {profile.name} prices whole layers; use scope model")
-    if form in profile.refused:
-        raise Illegal(f"profile {profile.name} has {profile.refused[form]}")
+    refuse_form(model, form, profile)
     if profile.kernels and kernel.name not in profile.kernels:
-        raise Illegal(f"profile {profile.name} does not run kernel {kernel.name}; use {' or '.join(profile.kernels)}")
+        raise Illegal(
+            f"profile {profile.name} does not run kernel {kernel.name}; use kernel {' or '.join(profile.kernels)}"
+        )
     if scheme.attends and scheme.name not in profile.schemes:
         runs = [name for name, other in PROFILES.items() if scheme.name in other.schemes]
         raise Illegal(f"scheme {scheme.name} is part of an attention call that only profile {' or '.join(runs)} has")
     if profile.schemes and settings.sp > 1 and scheme.name not in profile.schemes:
         known = " or ".join(profile.schemes)
-        raise Illegal(f"profile {profile.name} is not priced with scheme {scheme.name}; use {known}")
+        raise Illegal(f"profile {profile.name} is not priced with scheme {scheme.name}; use scheme {known}")
     return profile
+
+
+def refuse_form(model: ModelConfig, form: str, profile: Profile) -> None:
+    """Say of a form that a profile has no training path for it.
+
+    Raises:
+        Illegal: with what can be asked instead, which for a model with sparse attention is another profile.
+
+    """
+    if form not in profile.refused:
+        return
+    if model.indexer is None:
+        raise Illegal(f"profile {profile.name} has {profile.refused[form]}")
+    raise Illegal(
+        f"profile {profile.name} does not price {form} of {model.name}: {profile.sparse}; use profile "
+        f"{defaults.PROFILE}, which prices attention to all tokens"
+    )
 
 
 def _present(profile: Profile, zeros: frozenset[str]) -> None:

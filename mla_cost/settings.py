@@ -63,6 +63,7 @@ class PlanSettings(BaseModel):
     last_layers: Annotated[int, Field(ge=0, le=100_000)] | None = None
     pipeline_layout: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
     stage: Annotated[int, Field(ge=0, le=2**16)] | None = None
+    mtp: Annotated[int, Field(ge=0, le=1000)] | None = None  # multi-token-prediction modules; None: the model's own
     sharding: Literal["ddp", "distributed", "zero1", "zero2"] = "distributed"
     gradient_dtype: Literal["fp32", "bf16"] = "fp32"
     moment_dtype: Literal["fp32", "bf16"] = "fp32"

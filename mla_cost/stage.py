@@ -20,6 +20,7 @@ from mla_cost.parameters import LayerKind, layer_kinds, mtp_kind
 from mla_cost.profiles import PROFILES
 from mla_cost.resolve import Illegal, Point, resolve
 from mla_cost.settings import PlanSettings
+from mla_cost.unpriced import several_blocks
 from mla_cost.workspace import kinds_of
 
 Held = tuple[str, int]  # what it is, and its bytes
@@ -196,31 +197,16 @@ def layer_name(model: ModelConfig, kind: LayerKind) -> str:
     """The declaration that a layer kind runs, with its variant: `moe`, `dense without MLA`.
 
     Raises:
-        Illegal: a kind that no declaration covers, by name, or the user's own bytes that are missing.
+        Illegal: a kind that no declaration covers, by name. What a user has to state is asked for before, all at once.
 
     """
-    if kind.attention > 1:
-        raise Illegal(
-            f"a {kind.label} of {model.name} with {kind.attention} MLA blocks is not priced; --scope attention "
-            "prices a block"
-        )
+    never = several_blocks(model)
+    if never is not None:
+        raise Illegal(never)
     declared = "moe" if kind.moe else "dense"
     if not kind.attention:
-        _require_stated(model, "other_layer_bytes", kind)
         return f"{declared} {WITHOUT_MLA}"
-    if kind.indexer:
-        _require_stated(model, "indexer_layer_bytes", kind)
-        return f"{declared} {WITH_INDEXER}"
-    return declared
-
-
-def _require_stated(model: ModelConfig, fact: str, kind: LayerKind) -> None:
-    """The user has to say what a part keeps that no dims describe."""
-    if getattr(model, fact) is None:
-        raise Illegal(
-            f"what a {kind.label} of {model.name} keeps for backward is not known; state facts.{fact} (bytes of one "
-            "such layer, per micro-batch and rank; 0 leaves them out), or use --scope attention"
-        )
+    return f"{declared} {WITH_INDEXER}" if kind.indexer else declared
 
 
 def chunk_cost(chunk: Chunk, segments: Sequence[Segment]) -> ChunkCost:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from mla_cost.errors import InputError
+from mla_cost.errors import InputError, install
 
 if TYPE_CHECKING:
     from mla_cost.validation.report import Report, Row
@@ -22,7 +22,7 @@ Size = Literal["quick", "default", "full"]
 SIZES: tuple[Size, ...] = ("quick", "default", "full")
 RANKS = {"quick": 4, "default": 8, "full": 8}  # gloo processes where the caller does not say
 ALLOWED_RANKS = (0, 1, 2, 4, 8)
-INSTALL = "validate runs torch, which is not installed: pip install 'mla-cost[reference]'"
+INSTALL = f"validate runs torch, which is not installed: {install('reference')}"
 LEFT_OUT = (
     "real allocator: fused norms and fused attention, since a stand-in's inside is not a kernel's",
     "real allocator: bf16, whose products bring workspaces of their own",

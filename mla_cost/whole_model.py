@@ -15,11 +15,11 @@ from mla_cost.evaluate import FENCE, FenceError
 from mla_cost.figures import too_large
 from mla_cost.kernels import KERNELS
 from mla_cost.parallel import Chunk, Parallel, problems, stages
-from mla_cost.parameters import refusal
+from mla_cost.parameters import layer_kinds
 from mla_cost.pricing import flop_count, illegal
 from mla_cost.profiles import PROFILES
 from mla_cost.program import Profile
-from mla_cost.resolve import IMPLEMENTATION, Illegal, Point, named
+from mla_cost.resolve import IMPLEMENTATION, Illegal, Point, named, refuse_form
 from mla_cost.results import (
     Basis,
     Breakdown,
@@ -48,14 +48,15 @@ from mla_cost.states import (
     states,
     step_collectives,
 )
+from mla_cost.unpriced import refusal
 
 WITH_EXPERTS = frozenset({"moe", "mtp_moe"})  # the layers that run grouped products
-PARTS = (
+EXPERTS_FUSED = (
     "router, permuting and weighing of expert rows are one fused op each, by construction: code that runs the router "
     "in fp32 keeps 4h bytes a token more, and code that weighs rows in fp32 and adds them by index 4Kh more (h hidden "
-    "width, K experts per token); several multi-token-prediction modules, and one apart from the loss, are priced from "
-    "their parts"
+    "width, K experts per token)"
 )
+MTP_PARTS = "several multi-token-prediction modules, and one apart from the loss, are priced from their parts"
 STEP = "step of gradients in fp32"
 BUCKET = "ZeRO bucket"
 
@@ -124,7 +125,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
         notes=(
             *why,
             *PROFILES[settings.profile].notes,
-            PARTS,
+            *_parts(model, costs),
             *_stated_parts(costs),
             *_spread(settings),
             *ignored.notes(model, chosen, point.kernel),
@@ -154,6 +155,15 @@ def _spread(settings: PlanSettings) -> Iterator[str]:
             "ranks the ways to, `mla-cost fit` tells the fewest devices that hold it, `mla-cost plans` layouts to "
             "start from, --scope attention prices one block"
         )
+
+
+def _parts(model: ModelConfig, costs: Sequence[Cost]) -> Iterator[str]:
+    """What is so by construction, of the parts that the model has."""
+    if any(kind.moe for kind in layer_kinds(model)):
+        yield EXPERTS_FUSED
+    chunks = [chunk for cost in costs for chunk in cost.chunks]
+    if any(chunk.num_mtp > 1 or (chunk.num_mtp and not chunk.loss) for chunk in chunks):
+        yield MTP_PARTS
 
 
 def _stated_parts(costs: Sequence[Cost]) -> Iterator[str]:
@@ -336,6 +346,7 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
         Illegal: the model's layers cannot be counted, the degrees do not divide it, or a program does not exist.
 
     """
+    require_form(model, form, settings)
     require_legal(model, settings)
     parallel, keeping = parallel_of(settings), state_settings(settings)
     segments = Segments(model, form, settings, as_allocated(family))
@@ -370,15 +381,25 @@ def require_legal(model: ModelConfig, settings: PlanSettings) -> None:
         Illegal: layers that cannot be counted, degrees that do not divide, settings that exclude each other.
 
     """
-    uncounted = refusal(model)
-    if uncounted is not None:
-        raise Illegal(uncounted)
+    unpriced = refusal(model, settings.profile)
+    if unpriced is not None:
+        raise Illegal(unpriced)
     keeping = state_settings(settings)
     shape = shape_of(model, keeping, seq_len=settings.seq_len, micro_batch=settings.micro_batch)
     require_profile(settings)  # before degrees, whose way out could be one that a dispatcher refuses
     wrong = problems(parallel_of(settings), shape)
     if wrong:
         raise Illegal(wrong[0].text)
+
+
+def require_form(model: ModelConfig, form: str, settings: PlanSettings) -> None:
+    """What a profile never runs is said before anything is asked for.
+
+    Raises:
+        Illegal: the form is not its own.
+
+    """
+    refuse_form(model, form, named("profile", settings.profile, PROFILES))
 
 
 def require_profile(settings: PlanSettings) -> None:
@@ -399,7 +420,7 @@ def require_profile(settings: PlanSettings) -> None:
         taken = ", ".join(PROFILES[settings.profile].losses)
         raise Illegal(_belongs("cross_entropy", settings, others, f"profile {settings.profile} takes {taken}"))
     if own and settings.dtype != "bf16":
-        raise Illegal(f"profile {settings.profile} is priced in bf16 only, not {settings.dtype}")
+        raise Illegal(f"profile {settings.profile} is priced in bf16 only, not {settings.dtype}; use dtype bf16")
     if settings.main_weights != "fp32" and settings.dtype != "bf16":
         raise Illegal("main_weights remainders are the lower halves of fp32 beside bf16 weights; use dtype bf16")
     if settings.dispatcher != "alltoall" and settings.ep == 1:

@@ -354,3 +354,14 @@ def test_json_output(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_unknown_format() -> None:
     assert "--format: unknown format, not 'xml'; allowed: table or json" in refusal(catalogue.models, "xml")
+
+
+@pytest.mark.parametrize("columns", ["40", "60", "80"])
+def test_no_number_is_cut_or_split_in_a_narrow_terminal(capsys, monkeypatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    catalogue.models()
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("deepseek-v3 "))
+    assert line.split() == ["deepseek-v3", "7168", "128", "1536", "512", "128", "64", "128", "61", "yes"]
+    catalogue.devices()
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("910b-64gb"))
+    assert line.split()[-5:] == ["60.97", "1600", "313", "196", "25"]

@@ -34,6 +34,33 @@ def told(**changes: Any) -> Result:
     return mla_cost.plan(**asked | changes)["explicit"]
 
 
+@pytest.mark.parametrize(
+    ("model", "remat", "without"),
+    [
+        ("youtu-llm-2b", "moe", "moe"),
+        ("youtu-llm-2b", "core_attn+moe+shared_experts", "moe, shared_experts"),
+        ("minicpm3-4b", "shared_experts", "shared_experts"),
+        ("mistral-small-4-119b", "mlp", "mlp"),
+        ("moonlight-16b-a3b", "mlp+moe+shared_experts", ""),
+    ],
+)
+def test_recomputing_a_part_that_no_layer_has_is_told(model, remat, without):
+    names = [name for name in without.split(", ") if name]
+    asked = {"model": model, "device": None, "form": "explicit", "seq_len": 2048}
+    row = mla_cost.plan(**asked, remat=remat).results[0]
+    told_of = [note.split(":")[0].removeprefix("remat ") for note in row.notes if "has what it runs again" in note]
+    assert told_of == names
+    left = "+".join(name for name in remat.split("+") if name not in names) or "none"
+    assert mla_cost.plan(**asked, remat=left).results[0].memory == row.memory
+
+
+@pytest.mark.parametrize(("model", "told_of"), [("youtu-llm-2b", False), ("moonlight-16b-a3b", True)])
+def test_a_dense_model_hears_nothing_of_routers(model, told_of):
+    (row,) = mla_cost.plan(model=model, device=None, form="explicit", seq_len=2048).results
+    assert any("router" in note for note in row.notes) is told_of
+    assert not any("multi-token" in note for note in row.notes)
+
+
 @pytest.mark.parametrize(("stated", "note"), STATED, ids=[note.partition(":")[0] for _, note in STATED])
 def test_a_setting_without_effect_is_told(stated, note):
     plain = told(profile=stated.get("profile", "reference"))

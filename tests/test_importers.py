@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+import mla_cost
 from mla_cost import catalog
 from mla_cost.errors import InputError
+from mla_cost.importers import huggingface
 from mla_cost.importers.huggingface import model_from_config
 
 FIXTURES = Path(__file__).parent / "fixtures" / "hf"
@@ -60,9 +62,16 @@ def test_the_usual_spelling_gives_every_fact() -> None:
     assert model.sources == ("some/Model-X/config.json",)
 
 
-@pytest.mark.parametrize("config", [changed(q_lora_rank=None), without("q_lora_rank")], ids=["null", "missing"])
-def test_no_query_rank_means_a_query_straight_from_hidden(config: dict[str, Any]) -> None:
-    assert read(config).dims.q_lora_rank is None
+def test_no_query_rank_means_a_query_straight_from_hidden() -> None:
+    stated = read(changed(q_lora_rank=None))
+    assert (stated.dims.q_lora_rank, "q_lora_rank" in stated.assumed) == (None, False)
+    nested = read({"model_type": "some_vl", "text_config": changed(q_lora_rank=None)})
+    assert nested.dims.q_lora_rank is None
+    absent = read({**without("q_lora_rank"), "model_type": "of_the_future"})
+    assert absent.dims.q_lora_rank is None
+    assert absent.assumed["q_lora_rank"] == (
+        "q_lora_rank is not in the file; taken: no query latent, the query comes straight from hidden"
+    )
 
 
 @pytest.mark.parametrize("change", [{}, {"v_head_dim": None}], ids=["missing", "null"])
@@ -230,3 +239,127 @@ def test_published_configs_agree_with_the_catalogue() -> None:
             stated = getattr(published, field)
             if field.startswith("num_") or field in ("dims", "vocab_size", "intermediate_size", "indexer"):
                 assert stated in (None, getattr(ours, field)), f"{path.name}: {field}"
+
+
+# ---- what is absent, misspelt or of another type
+
+
+ALWAYS = ["q_lora_rank", "n_routed_experts", "first_k_dense_replace", "n_shared_experts", "num_nextn_predict_layers"]
+
+
+@pytest.mark.parametrize("key", ALWAYS)
+def test_what_a_family_always_states_is_asked_for_and_the_advice_works(key: str) -> None:
+    message = refusal(without(key))
+    assert message.startswith(
+        f"some/Model-X/config.json: {key}: the published configs of deepseek_v3 always state {key}"
+    )
+    assert read({**without(key), key: fixture("deepseek_like")[key]}) == read(fixture("deepseek_like"))
+    written = message.rpartition(f"({key}: ")[2].split(" ")[0]
+    assert read({**without(key), key: json.loads(written)}).dims == read(changed(**{key: json.loads(written)})).dims
+
+
+def test_all_that_a_family_always_states_is_asked_for_at_once() -> None:
+    message = refusal(without(*ALWAYS))
+    assert f"always state {', '.join(ALWAYS)}, and this file does not" in message
+
+
+@pytest.mark.parametrize("key", ["index_topk", *ALWAYS])
+def test_a_sparse_family_states_its_indexer(key: str) -> None:
+    sparse = changed(model_type="deepseek_v32", index_n_heads=64, index_head_dim=128, index_topk=2048)
+    assert read(sparse).attention_kind == "mla_dsa"
+    assert f"always state {key}, and" in refusal({name: value for name, value in sparse.items() if name != key})
+
+
+def misspelt(key: str) -> list[str]:
+    middle = len(key) // 2
+    swapped = key[: middle - 1] + key[middle] + key[middle - 1] + key[middle + 1 :]
+    return [key[:-1], key[:middle] + key[middle + 1 :], swapped, f"{key}s", key.replace("_", "-", 1)]
+
+
+@pytest.mark.parametrize("key", ALWAYS)
+def test_a_key_that_is_a_letter_or_two_off_is_named(key: str) -> None:
+    value = fixture("deepseek_like")[key]
+    for name in misspelt(key):
+        renamed = {**without(key), name: value}
+        assert f"it has '{name}', which nothing reads" in refusal(renamed), name
+        assert f"'{name}' may mean it" in read({**renamed, "model_type": "of_the_future"}).assumed[FACTS[key]], name
+
+
+FACTS = {
+    "q_lora_rank": "q_lora_rank",
+    "n_routed_experts": "num_routed_experts",
+    "first_k_dense_replace": "num_dense_layers",
+    "n_shared_experts": "num_shared_experts",
+    "num_nextn_predict_layers": "num_mtp_layers",
+}
+
+
+@pytest.mark.parametrize("key", DIMS)
+def test_a_misspelt_width_is_named(key: str) -> None:
+    for name in misspelt(key)[:3]:
+        message = refusal({**without(key), name: fixture("deepseek_like")[key]})
+        assert f"'{name}', which nothing reads" in message
+
+
+def test_nothing_is_assumed_of_a_file_that_states_all() -> None:
+    assert read(changed(topk_method="noaux_tc", scoring_func="sigmoid")).assumed == {}
+    assert read(changed(topk_method="noaux_tc", scoring_func="sqrt")).assumed == {
+        "router_scores": "scoring_func 'sqrt' is not priced apart; taken: sigmoid, as its family's code has it"
+    }
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published configs are not beside this checkout")
+def test_nothing_that_a_published_config_states_is_assumed() -> None:
+    manifest = yaml.safe_load((PUBLISHED.parent / "hf_configs_manifest.yaml").read_text(encoding="utf-8"))
+    for file in manifest["files"]:
+        if file["is_mla"] and file["file"] != "LongCat-Flash-Chat.json":
+            assert set(catalog.model(PUBLISHED / file["file"]).assumed) <= {"num_mtp_layers", "router_scores"}, file
+
+
+def test_layers_that_alternate_are_refused_and_leading_dense_ones_counted() -> None:
+    assert "moe_layer_freq: only dense layers before all expert layers are priced, not 2" in refusal(
+        changed(moe_layer_freq=2)
+    )
+    assert "moe_layer_freq" in refusal(changed(moe_layer_freq=[0, 1, 0] + [1] * 58, first_k_dense_replace=None))
+    assert "moe_layer_freq" in refusal(changed(moe_layer_freq=[0] * 4 + [1] * 57))
+    listed = changed(moe_layer_freq=[0] * 4 + [1] * 57, first_k_dense_replace=None)
+    assert read(listed).num_dense_layers == 4
+
+
+READ = {**huggingface._TYPES, "layer_types": "a list", "text_config": "a mapping"}
+VALUES: dict[str, Any] = {
+    "a whole number": 3,
+    "a number": 1.5,
+    "true or false": True,
+    "text": "x",
+    "a list": [1],
+    "a list of texts": ["x"],
+    "a mapping": {"a": [1]},
+}
+
+
+@pytest.mark.parametrize("key", READ)
+def test_every_key_that_is_read_has_a_type(key: str) -> None:
+    for words, value in VALUES.items():
+        try:
+            read(changed(**{key: value}))
+        except InputError as error:
+            text = str(error)
+            assert "\n" not in text
+        else:
+            assert words.removesuffix(" of texts") in READ[key], (key, value)
+
+
+def test_the_heading_and_the_json_say_what_is_assumed(tmp_path: Path) -> None:
+    renamed = {**without("num_nextn_predict_layers", "q_lora_rank"), "model_type": "other", "topk_method": "greedy"}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(renamed), encoding="utf-8")
+    asked = {"model": str(path), "device": None, "form": "explicit", "seq_len": 4096}
+    whole = mla_cost.plan(**asked)
+    assert set(whole.inputs["assumed"]) == {"q_lora_rank", "num_mtp_layers"}
+    assert "assumed: num_nextn_predict_layers is not in the file; taken: no MTP module" in " ".join(repr(whole).split())
+    stated = mla_cost.plan(**asked, mtp=0, dims={"q_lora_rank": 1536})
+    assert (stated.inputs["assumed"], "assumed:" in repr(stated)) == ({}, False)
+    block = mla_cost.plan(**asked, scope="attention")
+    assert set(block.inputs["assumed"]) == {"q_lora_rank"}
+    assert "assumed: q_lora_rank is not in the file" in repr(block)

@@ -581,7 +581,7 @@ def test_auto_keeps_to_the_kernels_that_a_profile_runs(device, status):
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"profile": "megatron", "form": ("absorbed",)}, "no absorbed training path"),
     ({"profile": "megatron", "form": ("laga",)}, "no gather of the latent"),
-    ({"profile": "megatron", "kernel": "eager"}, "does not run kernel eager; use flash"),
+    ({"profile": "megatron", "kernel": "eager"}, "does not run kernel eager; use kernel flash"),
     ({"profile": "megatron", "scheme": "kv-gather", "sp": 2}, "not priced with scheme kv-gather; use ulysses"),
     ({"profile": "reference", "scheme": "ring", "sp": 2}, "an attention call that only profile megatron has"),
     ({"profile": "reference", "scheme": "kv-all-gather"}, "an attention call that only profile megatron has"),

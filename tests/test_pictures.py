@@ -162,7 +162,7 @@ def test_a_folder_that_is_not_there_is_refused_before_the_table(capsys, tmp_path
 
 def test_without_matplotlib_the_extra_is_named(capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "mla-cost[plot]" in printed(capsys, "--plot", str(tmp_path / "memory.png"), code=2)
+    assert 'pip install ".[plot]"' in printed(capsys, "--plot", str(tmp_path / "memory.png"), code=2)
 
 
 MARKED = [

@@ -60,14 +60,15 @@ def test_mla_layers_do_not_change() -> None:
 @pytest.mark.parametrize(
     ("model", "facts", "said"),
     [
-        ("kimi-linear-48b-a3b", [], "state other_layer_parameters (elements of one such layer's token mixer), with"),
-        ("kimi-linear-48b-a3b", ["other_layer_parameters=5"], "state facts.other_layer_bytes (bytes of one such layer"),
-        ("glm-5", [], "with indexer of glm-5 keeps for backward is not known; state facts.indexer_layer_bytes"),
         (
-            "longcat-flash-chat",
+            "kimi-linear-48b-a3b",
             [],
-            "layer of longcat-flash-chat with 2 MLA blocks is not priced; --scope attention prices a block",
+            "state other_layer_parameters (elements of one such layer's token mixer) and other_layer_bytes (bytes that",
         ),
+        ("kimi-linear-48b-a3b", ["other_layer_parameters=5"], "state other_layer_bytes (bytes that one such layer"),
+        ("glm-5", [], "what an indexer keeps for backward is not known; state indexer_layer_bytes (bytes that"),
+        ("longcat-flash-chat", [], "a layer of longcat-flash-chat holds 2 MLA blocks, and such layers are not priced"),
+        ("longcat-flash-lite-sparse", [], "a layer of longcat-flash-lite-sparse holds 2 MLA blocks, and such layers"),
         ("deepseek-v3", ["num_layers=-1"], "facts.num_layers: out of range, not -1; allowed: at least 1"),
         ("deepseek-v3", ["num_layer=3"], "facts.num_layer: unknown key; did you mean num_layers"),
         ("deepseek-v3", ["name=x"], "facts.name: a plan states it apart"),

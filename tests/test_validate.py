@@ -116,7 +116,7 @@ def test_without_torch_one_line_says_how_to_install_it(monkeypatch: pytest.Monke
         main(["validate"])
     assert stop.value.code == 2
     assert capsys.readouterr().err == f"mla-cost: {INSTALL}\n"
-    assert "pip install 'mla-cost[reference]'" in INSTALL
+    assert 'python3 -m pip install ".[reference]"' in INSTALL
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,11 @@ def _facts_of(config: ModelConfig) -> Iterator[tuple[str, Any]]:
     for field, value in config:
         if field in ("name", "title", "verified_basis", *_OWN_LINES) or value is None or value in ({}, ()):
             continue
-        nested = dict(value) if field in ("dims", "parameters", "checkpoint", "indexer", "rope", "traits") else None
+        nested = (
+            dict(value)
+            if field in ("dims", "parameters", "checkpoint", "indexer", "rope", "traits", "assumed")
+            else None
+        )
         yield from [(field, value)] if nested is None else [(f"{field}.{key}", item) for key, item in nested.items()]
 
 
@@ -201,7 +205,7 @@ def _print_table(headings: Iterable[str], rows: Iterable[tuple[str, ...]], *, ri
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for position, heading in enumerate(headings):
         justify: Literal["right", "left"] = "right" if position in right else "left"
-        table.add_column(heading, justify=justify, overflow="fold", no_wrap=position == 0)
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=position == 0 or position in right)
     for row in rows:
         table.add_row(*row)
     _print(table)
@@ -217,4 +221,6 @@ def _print(content: Table | str) -> None:
     from rich.console import Console
 
     console = Console(markup=False, highlight=False, emoji=False, file=sys.stdout)
+    if not isinstance(content, str):  # a narrow terminal wraps the line: no number is cut
+        console.width = max(console.width, Console(width=10_000).measure(content).minimum)
     console.print(content)

@@ -12,3 +12,4 @@ KERNEL: Final = (
     f"How attention is executed; by default {defaults.OF_MODEL['kernel']}, the one that trains, at scope attention "
     f"{defaults.ATTENTION_KERNEL}."
 )
+MTP: Final = "Multi-token-prediction modules; the model's own by default, 0 leaves them out."

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from mla_cost.cli import helps
+
 Names = list[str] | None
 FORMATS = ("text", "json", "csv")
 
@@ -26,6 +28,7 @@ def search(
     global_batch: Annotated[int | None, typer.Option(help="Sequences in an optimizer step.")] = None,
     seq_len: Annotated[int | None, typer.Option(help="Sequence length, all ranks together.")] = None,
     form: Annotated[Names, typer.Option(help="Forms, repeated or separated by commas; `all` by default.")] = None,
+    mtp: Annotated[int | None, typer.Option(help=helps.MTP)] = None,
     kernel: Annotated[str | None, typer.Option(help="The kernel; by default the one that trains each form.")] = None,
     tp: Annotated[str | None, typer.Option(metavar="VALUES", help="Try these only, as 1,2,4 or 1..8*2.")] = None,
     sp: Annotated[
@@ -93,6 +96,7 @@ def search(
         "device": planfile.names(device),
         "form": planfile.names(form),
         "seq_len": seq_len,
+        "mtp": mtp,
         "kernel": kernel,
         "profile": profile,
         "other_memory": other_memory,

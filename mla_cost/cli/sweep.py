@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mla_cost.cli import helps
+
 if TYPE_CHECKING:
     from mla_cost.sweeping import Sweep
 
@@ -48,6 +50,7 @@ def sweep(
     etp: Annotated[int | None, typer.Option(help="Ranks that share each expert.")] = None,
     micro_batch: Annotated[int | None, typer.Option(help="Sequences in a micro-batch.")] = None,
     micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step.")] = None,
+    mtp: Annotated[int | None, typer.Option(help=helps.MTP)] = None,
     sharding: Annotated[
         str | None, typer.Option(metavar="ddp|distributed|zero1|zero2", help="What data-parallel ranks share.")
     ] = None,
@@ -102,6 +105,7 @@ def sweep(
         "etp": etp,
         "micro_batch": micro_batch,
         "micro_batches": micro_batches,
+        "mtp": mtp,
         "sharding": sharding,
         "remat": remat,
         "profile": profile,

@@ -12,10 +12,10 @@ from mla_cost.composing.points import NOT_OF_LAYERS, NOT_OF_PIPELINES, NOT_OF_ST
 from mla_cost.config import ModelConfig
 from mla_cost.errors import InputError
 from mla_cost.parallel import Parallel, problems
-from mla_cost.parameters import refusal
 from mla_cost.resolve import Illegal
 from mla_cost.settings import PlanSettings
 from mla_cost.states import RankParameters, shape_of, states
+from mla_cost.unpriced import refusal
 from mla_cost.whole_model import parallel_of, require_profile, require_stage, state_settings
 
 _NOTHING = RankParameters(0, 0, 0, 0, 0)

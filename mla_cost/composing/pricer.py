@@ -23,9 +23,9 @@ from mla_cost.composing.traffic import Traffic
 from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.errors import InputError
 from mla_cost.evaluate import FENCE
-from mla_cost.parameters import refusal
 from mla_cost.resolve import Illegal, named
 from mla_cost.settings import PlanSettings
+from mla_cost.unpriced import refusal
 
 TILE: Final = 1 << 14  # points at once: what they need should stay near a core
 _TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"

@@ -82,6 +82,7 @@ def reason(
     """Why a plan refuses a point. choose: puts a kernel in place of `auto`."""
     try:
         settings = _chosen(model, device, form, settings, choose)
+        whole_model.require_form(model, form, settings)
         whole_model.require_legal(model, settings)
         whole_model.require_stage(settings)
         for place in _places(model, settings):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mla_cost.errors import InputError
+from mla_cost.errors import InputError, install
 from mla_cost.evidence.source import Row
 
 HOW = (
     "missing feature: agreement of numbers is a property of running code, which no count predicts. "
-    "`mla-cost evidence --executor` runs the forms on real ranks and compares outputs and every gradient (needs "
-    "`pip install mla-cost[reference]`)"
+    "`mla-cost evidence --executor` runs the forms on real ranks and compares outputs and every gradient (it needs "
+    f"torch: {install('reference')})"
 )
 POSITIONS = 64  # divides by every SP of the rows
 
@@ -24,7 +24,7 @@ def run(row: Row) -> bool | float:
         from mla_cost.reference.ranks import run_ranks
         from mla_cost.reference.spec import DIMS, Spec
     except ImportError:
-        raise InputError("the executor needs torch: pip install mla-cost[reference]", field="--executor") from None
+        raise InputError(f"the executor needs torch: {install('reference')}", field="--executor") from None
     assert row.executor is not None
     sides = [str(side["form"]) for side in (row.of, row.against)]
     specs = [

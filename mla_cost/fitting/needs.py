@@ -125,6 +125,7 @@ class ModelNeeds:
 
     def costs(self, settings: PlanSettings) -> list[Cost]:
         """Every stage of the pipeline. Raises as `peak`."""
+        whole_model.require_form(self.question.model, self.question.form, settings)
         whole_model.require_legal(self.question.model, settings)
         parallel = parallel_of(settings)
         return [

@@ -136,13 +136,9 @@ def longest(
     >>> found["laga"].min_sp  # a block's eager scores of 65,536 tokens
     64
     """
-    given = {
-        "model": os.fspath(model) if isinstance(model, os.PathLike) else model,
-        "device": api._names(device),
-        "form": tuple(FORMS) if form == "all" else api._names(form),
-        "dims": {} if dims is None else dims,
-        **settings,
-    }
+    given = api._given(model, device, form, dims, settings)
+    if not isinstance(zigzag, bool):
+        raise InputError("must be true or false", field="zigzag", value=zigzag)
     return of(validated(PlanSettings, given), max_seq_len=max_seq_len, zigzag=zigzag)
 
 
@@ -190,6 +186,7 @@ def _inputs(
         "reserve": {name: int(amount) for name, amount in settings.reserve.items()},
         "max_seq_len": max_seq_len,
         "zigzag": zigzag,
+        "assumed": api.assumed(settings, model),
         "model_title": model.title,
         "devices": {device.name: {"title": device.title} for device in devices},
     }

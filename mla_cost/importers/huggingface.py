@@ -11,14 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from mla_cost.config import IndexerDim, ModelConfig, validated
-from mla_cost.errors import InputError
+from mla_cost.config import ModelConfig, validated
+from mla_cost.errors import InputError, shown
+from mla_cost.importers.stated import ABSENCES, INDEXER, assumed, check_types, near_keys, require_always
 
 _NESTED: Final = ("text_config", "language_config", "llm_config")
 _DIMS: Final = {
     "hidden": ("hidden_size",),
     "heads": ("num_attention_heads",),
-    "q_lora_rank": ("q_lora_rank", "attention_q_lora_dim"),
+    "q_lora_rank": ABSENCES["q_lora_rank"].keys,
     "kv_lora_rank": ("kv_lora_rank", "attention_kv_lora_dim"),
     "qk_nope_head_dim": ("qk_nope_head_dim", "attention_qk_dim"),
     "qk_rope_head_dim": ("qk_rope_head_dim", "attention_qk_rope_dim"),
@@ -29,11 +30,11 @@ _FACTS: Final = {
     "num_layers": ("num_layers", "num_hidden_layers"),
     "intermediate_size": ("intermediate_size", "ffn_hidden_size"),
     "moe_intermediate_size": ("moe_intermediate_size", "expert_ffn_hidden_size"),
-    "num_routed_experts": ("n_routed_experts", "num_routed_experts", "num_experts", "num_local_experts"),
-    "num_shared_experts": ("n_shared_experts", "num_shared_experts"),
+    "num_routed_experts": ABSENCES["num_routed_experts"].keys,
+    "num_shared_experts": ABSENCES["num_shared_experts"].keys,
     "num_experts_per_token": ("num_experts_per_tok", "num_experts_per_token", "moe_topk"),
-    "num_dense_layers": ("first_k_dense_replace", "num_dense_layers"),
-    "num_mtp_layers": ("num_nextn_predict_layers", "num_mtp_layers"),
+    "num_dense_layers": ABSENCES["num_dense_layers"].keys,
+    "num_mtp_layers": ABSENCES["num_mtp_layers"].keys,
     "vocab_size": ("vocab_size",),
     "max_position_embeddings": ("max_position_embeddings", "model_max_length"),
     "tied_embeddings": ("tie_word_embeddings",),
@@ -41,7 +42,23 @@ _FACTS: Final = {
 }
 # model_type: (scores, correction bias), where the file states neither; as the modelling code of each family
 _ROUTERS: Final = {"deepseek_v2": ("softmax", False), "deepseek_v3": ("sigmoid", True), "kimi_k2": ("sigmoid", True)}
-_INDEXER: Final[tuple[IndexerDim, ...]] = ("index_n_heads", "index_head_dim", "index_topk", "index_kpool")
+_SCORES: Final = ("sigmoid", "softmax")
+# every key that is read and is no whole number, with what it is
+_OTHERS: Final = {
+    **dict.fromkeys(("tie_word_embeddings", "use_mla"), "true or false"),
+    **dict.fromkeys(("model_type", "dtype", "torch_dtype", "scoring_func", "topk_method"), "text"),
+    **dict.fromkeys(("architectures",), "a list"),
+    "linear_attn_config": "a mapping",
+    "moe_layer_freq": "a whole number or a list",
+}
+_OTHER_MEANING: Final = ("o_lora_rank",)  # of DeepSeek-V4's output, and no misspelt width
+_LEFT: Final = ("layer_types", "per_layer_config", *_NESTED)  # checked where they are read
+_NUMBERS: Final = (
+    *(key for keys in (*_DIMS.values(), *_FACTS.values()) for key in keys if key not in _OTHERS),
+    *(*INDEXER, "layer_group_size", "swa_kv_lora_rank"),
+)
+_TYPES: Final = {**dict.fromkeys(_NUMBERS, "a whole number"), **_OTHERS}
+_READ: Final = frozenset((*_TYPES, *_LEFT, *_OTHER_MEANING))
 
 
 def model_from_config(config: Mapping[str, Any], *, file: str, name: str | None = None) -> ModelConfig:
@@ -51,15 +68,19 @@ def model_from_config(config: Mapping[str, Any], *, file: str, name: str | None 
     missing width and for a wrong type, each under the key that the file uses.
     """
     text = _text_part(config, file)
+    check_types(text, _TYPES, file)
     _refuse_other_attention(text, file)
+    require_always(text, _READ, file)
     data: dict[str, Any] = {
         "name": name or _name(text, file),
         "title": name or _name(text, file),
         "dims": _dims(text, file),
         **{fact: value for fact, keys in _FACTS.items() if (value := _first(text, keys)) is not None},
         **_layers(text, file),
+        **_dense(text, file),
         **_router(text),
-        "indexer": {key: text[key] for key in _INDEXER if text.get(key) is not None} or None,
+        "indexer": {key: text[key] for key in INDEXER if text.get(key) is not None} or None,
+        "assumed": {**assumed(text, _READ), **_taken(text)},
         "attention_kind": "mla" if text.get("index_topk") is None else "mla_dsa",
         "verified": True,
         "verified_basis": "the config file itself",
@@ -78,7 +99,7 @@ def _router(text: Mapping[str, Any]) -> dict[str, Any]:
     scores, method = text.get("scoring_func"), text.get("topk_method")
     family = _ROUTERS.get(str(text.get("model_type")))
     found: dict[str, Any] = {}
-    if scores in {"sigmoid", "softmax"}:
+    if scores in _SCORES:
         found["router_scores"] = scores
     elif family:
         found["router_scores"] = family[0]
@@ -89,6 +110,45 @@ def _router(text: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _taken(text: Mapping[str, Any]) -> dict[str, str]:
+    """What the code of the family decides where the file does not, or names what is not priced apart."""
+    found: dict[str, str] = {}
+    if text.get("v_head_dim") is None and _first(text, _DIMS["v_head_dim"]) is None:
+        found["v_head_dim"] = (
+            "v_head_dim is not in the file; taken: hidden_size / num_attention_heads, as MiniCPM3 has it"
+        )
+    router, scores = _router(text), text.get("scoring_func")
+    if "router_scores" in router and scores not in _SCORES:
+        stated = "is not in the file" if scores is None else f"{shown(scores)} is not priced apart"
+        found["router_scores"] = f"scoring_func {stated}; taken: {router['router_scores']}, as its family's code has it"
+    if "router_correction_bias" in router and text.get("topk_method") is None:
+        bias = "a" if router["router_correction_bias"] else "no"
+        found["router_correction_bias"] = (
+            f"topk_method is not in the file; taken: {bias} correction bias, as its family's code has it"
+        )
+    return found
+
+
+def _dense(text: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """The dense layers that `moe_layer_freq` names: 1, or a list of 0 and 1 by layer with the zeros first."""
+    given = text.get("moe_layer_freq")
+    if given is None or given == 1:
+        return {}
+    kinds = list(given) if isinstance(given, list | tuple) else []
+    dense = kinds.index(1) if 1 in kinds else len(kinds)
+    stated = _first(text, _FACTS["num_dense_layers"])
+    layers = _first(text, _FACTS["num_layers"])
+    if len(kinds) != layers or kinds != [0] * dense + [1] * (len(kinds) - dense) or stated not in (None, dense):
+        raise InputError(
+            "only dense layers before all expert layers are priced",
+            file=file,
+            field="moe_layer_freq",
+            value=given,
+            allowed="1 with first_k_dense_replace, or a 0 or 1 for each layer, the zeros first and as many",
+        )
+    return {"num_dense_layers": dense}
+
+
 def _text_part(config: Mapping[str, Any], file: str) -> Mapping[str, Any]:
     """The mapping that describes the language model; of the outer one only what the inner one leaves open."""
     for key in _NESTED:
@@ -97,7 +157,7 @@ def _text_part(config: Mapping[str, Any], file: str) -> Mapping[str, Any]:
             continue
         if not isinstance(inner, Mapping):
             raise InputError("must be a mapping", file=file, field=key, value=inner)
-        own = {name: value for name, value in inner.items() if value is not None}
+        own = {name: value for name, value in inner.items() if value is not None or name not in config}
         return {**config, **own}
     return config
 
@@ -108,6 +168,13 @@ def _refuse_other_attention(text: Mapping[str, Any], file: str) -> None:
         raise InputError(f"{who} switches MLA off (use_mla: false); only MLA is priced", file=file, field="use_mla")
     if _first(text, _DIMS["kv_lora_rank"]) is not None:
         return
+    meant = near_keys(text, _DIMS["kv_lora_rank"], _READ)
+    if meant:
+        raise InputError(
+            f"{who} has {' and '.join(map(shown, meant))}, which nothing reads, and no kv_lora_rank",
+            file=file,
+            field="kv_lora_rank",
+        )
     if _first(text, _DIMS["q_lora_rank"]) is not None:
         raise InputError(
             f"{who} compresses its query (q_lora_rank) but has no kv_lora_rank: its attention, as in DeepSeek-V4, is "
@@ -139,8 +206,14 @@ def _dims(text: Mapping[str, Any], file: str) -> dict[str, Any]:
         dims["v_head_dim"] = _value_width(text, file)
     for dim, value in dims.items():
         if value is None and dim != "q_lora_rank":
-            raise InputError(f"{_who(text)} does not state this width", file=file, field=_DIMS[dim][0])
+            raise InputError(f"{_who(text)} does not state this width{_has(text, dim)}", file=file, field=_DIMS[dim][0])
     return dims
+
+
+def _has(text: Mapping[str, Any], dim: str) -> str:
+    """What the file has that may be a misspelt width, in brackets; empty where nothing is."""
+    meant = near_keys(text, _DIMS[dim], _READ)
+    return f" (it has {' and '.join(map(shown, meant))}, which nothing reads)" if meant else ""
 
 
 def _agreed(text: Mapping[str, Any], keys: tuple[str, ...], file: str) -> Any:
@@ -163,7 +236,8 @@ def _value_width(text: Mapping[str, Any], file: str) -> int:
     if known and type(hidden) is int and type(heads) is int and heads > 0 and hidden % heads == 0:
         return hidden // heads
     raise InputError(
-        f"{_who(text)} does not state this width; only MiniCPM3 is known to take hidden_size / num_attention_heads",
+        f"{_who(text)} does not state this width{_has(text, 'v_head_dim')}; only MiniCPM3 is known to take "
+        "hidden_size / num_attention_heads",
         file=file,
         field="v_head_dim",
     )

@@ -299,6 +299,11 @@ _CUBLAS = (
 _WORKSPACE, _SMALL = 32 * 2**20 + 1024, {"sm80": 4 * 2**20}
 _NO_PATH = "Megatron-Core trains dense MLA by expanding the latent; use form explicit, or profile reference"
 
+_SPARSE = (
+    "Megatron-Core trains models with an indexer in the absorbed form, with its sparse attention "
+    "(experimental_attention_variant dsa), and that is not priced yet"
+)
+
 PROFILE = Profile(
     name="megatron",
     title="Megatron-Core with Transformer Engine, bf16, fused attention",
@@ -313,6 +318,7 @@ PROFILE = Profile(
     kernels=("flash",),
     schemes=("ulysses", "ring", "kv-all-gather"),
     refused={"absorbed": f"no absorbed training path: {_NO_PATH}", "laga": f"no gather of the latent: {_NO_PATH}"},
+    sparse=_SPARSE,  # transformer/experimental_attention_variant/absorbed_mla.py, AbsorbedMLASelfAttention
     fixed={"v_layout": "contiguous", "norm": "fused", "softmax_dtype": "activation", "mask": "none"},
     needs={"r": "its MLA always rotates a part of query and key"},
     reentrant=True,  # tensor_parallel/random.py:600-690, CheckpointFunction.backward

@@ -7,7 +7,7 @@ import sys
 from importlib.util import find_spec
 
 if find_spec("torch") is None and sys.argv[:1] == ["-m"]:  # `python -m mla_cost.reference` imports this first
-    sys.exit("mla_cost.reference needs torch: pip install 'mla-cost[reference]'")
+    sys.exit("mla_cost.reference needs torch: python3 -m pip install '.[reference]' in a checkout of mla-cost")
 
 from mla_cost.reference.fake import count_flops, run_fake
 from mla_cost.reference.forms import initialise, make_block

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from mla_cost.config import DeviceConfig, ModelConfig, validated
 from mla_cost.errors import InputError
 from mla_cost.forms import FORMS
+from mla_cost.given import names as names_of
 from mla_cost.profiles import PROFILES
 from mla_cost.remat import POLICIES
 from mla_cost.resolve import named
@@ -88,6 +89,8 @@ def options(settings: PlanSettings, given: Mapping[str, Any]) -> Options:
 
     """
     asked = {name: value for name, value in given.items() if value is not None}
+    if "by" in asked and not isinstance(asked["by"], str):
+        asked["by"] = names_of("by", asked["by"], ", ".join(_NAMES))
     asked["devices"] = _counts("devices", asked.get("devices", settings.tp * settings.sp * settings.pp * settings.dp))
     asked.setdefault("global_batch", settings.micro_batch * settings.micro_batches * settings.dp)
     asked["by"] = _order(asked.get("by", ()))

@@ -11,7 +11,6 @@ from mla_cost import api, catalog, defaults
 from mla_cost.config import validated
 from mla_cost.errors import InputError
 from mla_cost.forms import ALIASES
-from mla_cost.parameters import refusal
 from mla_cost.results import plain
 from mla_cost.searching.miss import miss_of
 from mla_cost.searching.options import CHOICES, CHOSEN, DEGREES, Options, Question, axes, options, require_forms
@@ -21,6 +20,7 @@ from mla_cost.searching.runner_up import lost
 from mla_cost.searching.space import Space
 from mla_cost.searching.told import candidate, checked
 from mla_cost.settings import PlanSettings
+from mla_cost.unpriced import refusal
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -154,9 +154,9 @@ def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping
     settings = api._for_scope(settings.model_copy(update={"scope": "model"}))
     settings = settings.model_copy(update={"form": tuple(ALIASES.get(form, form) for form in settings.form)})
     model = api.model_with_dims(settings)
-    uncounted = refusal(model)
-    if uncounted is not None:
-        raise InputError(f"{uncounted}; a search prices whole models", field="model")
+    unpriced = refusal(model, settings.profile)
+    if unpriced is not None:
+        raise InputError(f"{unpriced} (in a plan; a search prices whole models)", field="model")
     device = catalog.device(settings.device[0])
     return Question(model, device, settings, options(settings, given), axes(settings, allowed))
 
@@ -192,6 +192,7 @@ def _inputs(question: Question) -> dict[str, Any]:
         "by": list(own.order),
         "limits": own.limits(question.device),
         "axes": {name: list(values) for name, values in question.axes.items()},
+        "assumed": api.assumed(settings, question.model),
         "model_title": question.model.title,
         "device_title": question.device.title,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -13,6 +14,8 @@ from mla_cost.config import AttentionDims, ModelConfig, validated
 from mla_cost.errors import InputError, nearest, shown
 from mla_cost.fit import AUTO
 from mla_cost.forms import FORMS
+from mla_cost.given import items
+from mla_cost.given import name as text_of
 from mla_cost.kernels import KERNELS
 from mla_cost.planfile import assignments
 from mla_cost.resolve import named, refuse_tensor_parallel
@@ -20,6 +23,8 @@ from mla_cost.schemes import SCHEMES
 from mla_cost.settings import PlanSettings
 
 MOST_VALUES: Final = 10_000_000
+MOST_LISTED: Final = 1_000_000  # of a list or a generator, which hold each value
+_VALUES: Final = "numbers, names, true, false or null; a list or range of them, or text such as 1..64*2"
 COUNTS: Final = {"attention": ("seq_len", "sp", "micro_batch", "layers"), "model": NUMBERS}
 # what attention scope prices; a plan's further settings belong to model scope
 _ATTENTION: Final = (
@@ -42,6 +47,7 @@ FIELDS: Final = {
 }
 DECLARED: Final[dict[str, Mapping[str, Any]]] = {"form": FORMS, "scheme": SCHEMES, "kernel": KERNELS}
 _RANGE: Final = re.compile(r"(\d+)\.\.(\d+)(?:([*+])(\d+))?")
+_DIGITS: Final = 18
 _GLOB: Final = re.compile(r"[*?\[]")
 
 
@@ -96,7 +102,9 @@ def _matches(name: str, pattern: str) -> list[str]:
     return found
 
 
-def _field(name: str, scope: str) -> str:
+def _field(name: Any, scope: str) -> str:
+    if not isinstance(name, str):
+        raise InputError("must be the name of a field", field="over", value=name, allowed=", ".join(FIELDS[scope]))
     fields = FIELDS[scope]
     head, dot, rest = name.partition(".")
     if dot and head == "dims" and rest in AttentionDims.model_fields:
@@ -122,26 +130,45 @@ def values_of(name: str, given: Any) -> Sequence[Any]:
         InputError: no values, or what is no range.
 
     """
+    field = f"over {name}"
     parts = given.split(",") if isinstance(given, str) else given
-    if not isinstance(parts, Iterable) or isinstance(parts, Mapping):
+    if not isinstance(parts, Iterable) or isinstance(parts, Mapping | bytes):
         parts = (parts,)
     if isinstance(parts, range):
-        found: Sequence[Any] = parts
+        found: Sequence[Any] = _few(field, parts)
     else:
-        runs = [_one(name, _plain(part)) for part in parts]
+        taken = items(field, parts, most=MOST_LISTED, allowed=_VALUES)
+        runs = [_one(name, _plain(field, part)) for part in taken]
         found = runs[0] if len(runs) == 1 else list(dict.fromkeys(value for run in runs for value in run))
     if not found:
-        raise InputError("an axis needs at least one value", field=f"over {name}")
-    if len(found) > MOST_VALUES:
-        raise InputError(f"{len(found):,} values", field=f"over {name}", allowed=f"at most {MOST_VALUES:,} per axis")
+        raise InputError("an axis needs at least one value", field=field)
     if name in {"model", "device", *DECLARED}:
         return expand(name, found)
     return found
 
 
-def _plain(value: Any) -> Any:
-    """A number of numpy as an int of Python."""
-    return value.item() if hasattr(value, "item") and not isinstance(value, str) else value
+def _few(field: str, given: range) -> range:
+    """A range of no more values than an axis takes."""
+    try:
+        count = len(given)
+    except OverflowError:
+        count = 2**63
+    if count > MOST_VALUES:
+        raise InputError(f"{count:,} values", field=field, allowed=f"at most {MOST_VALUES:,} per axis")
+    return given
+
+
+def _plain(field: str, value: Any) -> Any:
+    """A number of numpy as an int of Python; what is no single value is refused."""
+    found = value
+    if hasattr(value, "item") and not isinstance(value, str | type):
+        try:
+            found = value.item()
+        except (TypeError, ValueError):
+            raise InputError("is no single value", field=field, value=value, allowed=_VALUES) from None
+    if found is not None and not isinstance(found, str | int | float | os.PathLike):
+        raise InputError("is no single value", field=field, value=value, allowed=_VALUES)
+    return text_of(field, found, _VALUES) if isinstance(found, os.PathLike) else found
 
 
 def _one(name: str, part: Any) -> Sequence[Any]:
@@ -159,13 +186,15 @@ def _one(name: str, part: Any) -> Sequence[Any]:
 
 
 def _range(name: str, text: str, match: re.Match[str]) -> Sequence[int]:
+    if max(len(part or "") for part in match.groups()) > _DIGITS:
+        raise InputError(f"{shown(text)} is no range", field=f"over {name}", allowed=f"numbers of {_DIGITS} digits")
     first, last, step = int(match[1]), int(match[2]), int(match[4] or 1)
     if first > last or step == 0 or (match[3] == "*" and (step < 2 or first == 0)):
         raise InputError(
             f"{shown(text)} is no range", field=f"over {name}", allowed="a..b+STEP, or a..b*FACTOR with a FACTOR from 2"
         )
     if match[3] != "*":
-        return range(first, last + 1, step)
+        return _few(f"over {name}", range(first, last + 1, step))
     found = [first]
     while found[-1] * step <= last:
         found.append(found[-1] * step)

@@ -249,7 +249,7 @@ def _in_order(axes: Sequence[Axis], choices: Sequence[Axis]) -> tuple[Axis, ...]
 
 
 def _changed(name: str, settings: PlanSettings) -> ModelConfig:
-    return catalog.changed(catalog.model(name), settings.dims, settings.facts)
+    return catalog.changed(catalog.model(name), settings.dims, settings.facts, settings.mtp)
 
 
 def _with(settings: PlanSettings, taken: Mapping[str, Any]) -> PlanSettings:

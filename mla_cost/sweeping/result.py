@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -16,8 +15,10 @@ from mla_cost.arrays import cores
 from mla_cost.arrays.codes import ILLEGAL, NONE
 from mla_cost.composing.composed import require_equal
 from mla_cost.config import validated
-from mla_cost.errors import InputError, nearest, shown
+from mla_cost.errors import InputError, install, nearest, shown
 from mla_cost.forms import FORMS
+from mla_cost.given import items
+from mla_cost.given import names as names_of
 from mla_cost.rowmodel import NAMES, Column
 from mla_cost.settings import PlanSettings
 from mla_cost.sweeping.attention import Attention
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Where = Mapping[str, Any] | Callable[[Columns], Any] | None
+MOST_WANTED: Final = 100_000
+LARGEST: Final = 2**63
+_WANTED: Final = "a number, a name, or a list of them"
 SAMPLE: Final = 8  # points of every run that the int evaluator prices again
 
 
@@ -106,6 +110,8 @@ class Sweep:
 
     def to_numpy(self, workers: int | None = None) -> Columns:
         """Every column in full. workers: processes, one for each core by default; 1 stays in this process."""
+        if workers is not None and (type(workers) is not int or workers < 1):
+            raise InputError("must be a number of processes", field="workers", value=workers, allowed="1 or more, null")
         workers = workers or cores.available()
         size, boxes = len(self.grid.devices), self.grid.num_boxes
         fork = workers > 1 and boxes > 1 and len(self) >= self.scope.fork_from and cores.can_fork()
@@ -130,6 +136,7 @@ class Sweep:
 
     def chunks(self, start: int = 0) -> Iterator[Chunk]:
         """The points in order, a bounded number at a time. start: a point at which a chunk starts."""
+        self._require_point("start", start)
         size = len(self.grid.devices)
         sample = self._sample()
         for number in range(self._box_at(start), self.grid.num_boxes):
@@ -145,6 +152,10 @@ class Sweep:
                 row = {name: column[index - chunk.start] for name, column in chunk.columns.items()}
                 require_equal(index, row, self.scope.expected(index))
         return chunk
+
+    def _require_point(self, field: str, index: Any) -> None:
+        if isinstance(index, bool) or not isinstance(index, int | np.integer):
+            raise InputError("must be a whole number", field=field, value=index, allowed=f"0 to {len(self) - 1}")
 
     def _sample(self) -> list[int]:
         draw = random.Random()  # noqa: S311  (a check, no secret)
@@ -215,8 +226,9 @@ class Sweep:
 
     def row(self, index: int) -> dict[str, Any]:
         """One point as a row."""
+        self._require_point("index", index)
         if not -len(self) <= index < len(self):
-            raise IndexError(f"{index} of {len(self)} points")
+            raise InputError("no such point", field="index", value=index, allowed=f"0 to {len(self) - 1}")
         index %= len(self)
         number = index // len(self.grid.devices)
         choice, inside = divmod(number, self.grid.num_numbers)
@@ -227,12 +239,15 @@ class Sweep:
         return list(self.rows(Chunk(start, columns)))[index - start]
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        self._require_point("index", index)
+        if not -len(self) <= index < len(self):  # what ends a loop over the points
+            raise IndexError(f"{shown(index)} of {len(self)} points")
         return self.row(index)
 
     # ---- tables of other libraries
 
     def to_arrow(self) -> pa.Table:
-        """A pyarrow table: names as dictionaries, nulls where a row has no number (extra: mla-cost[arrow])."""
+        """A pyarrow table: names as dictionaries, nulls where a row has no number (extra `arrow`)."""
         arrow = extra("pyarrow", "arrow")
         found = self.to_numpy()
         return arrow.table({c.name: self._arrow_column(arrow, c, found) for c in self.table})
@@ -252,7 +267,7 @@ class Sweep:
         return arrow.array(values, mask=without(column, found))
 
     def to_pandas(self) -> pd.DataFrame:
-        """A pandas data frame: names as categories, <NA> where a row has no number (extra: mla-cost[pandas])."""
+        """A pandas data frame: names as categories, <NA> where a row has no number (extra `pandas`)."""
         pandas: Any = extra("pandas", "pandas")
         found = self.to_numpy()
         table = {c.name: self._pandas_column(pandas, c, found) for c in self.table}
@@ -270,7 +285,7 @@ class Sweep:
         return values if missing is None else kind(values, missing)
 
     def to_polars(self) -> pl.DataFrame:
-        """A polars data frame: names as enums, nulls where a row has no number (extra: mla-cost[polars])."""
+        """A polars data frame: names as enums, nulls where a row has no number (extra `polars`)."""
         polars: Any = extra("polars", "polars")
         found = self.to_numpy()
         frame: pl.DataFrame = polars.DataFrame([self._polars_column(polars, c, found) for c in self.table])
@@ -307,8 +322,9 @@ class Sweep:
         columns that gives a mask. Illegal rows never win. Returns None where no row is left.
         per: columns for each of whose combinations the best row is wanted; then a list of rows comes back.
         """
-        keys = [by] if isinstance(by, str) else list(by)
-        each = [per] if isinstance(per, str) else list(per)
+        keys, each = self._columns_of("by", by), self._columns_of("per", per)
+        if not keys:
+            raise InputError("name at least one column", field="by", value=by, allowed=", ".join(self.columns))
         found: dict[tuple[Any, ...], tuple[tuple[Any, ...], int]] = {}
         for chunk in self.chunks():
             for group, order, index in _firsts(*self._ordered(chunk, keys, each, where)):
@@ -316,6 +332,22 @@ class Sweep:
                     found[group] = (order, index + chunk.start)
         rows = [self.row(index) for _, (_, index) in sorted(found.items())]
         return rows if each else next(iter(rows), None)
+
+    def _columns_of(self, field: str, given: Any) -> tuple[str, ...]:
+        """Names of columns, each perhaps with a minus before it."""
+        names = names_of(field, given, ", ".join(self.columns))
+        for name in names:
+            self._known(field, name.removeprefix("-"))
+        return names
+
+    def _known(self, field: str, name: Any) -> None:
+        if not isinstance(name, str) or name not in self.columns:
+            raise InputError(
+                f"no column {shown(name)}",
+                field=field,
+                allowed=", ".join(self.columns),
+                nearest=nearest(name, self.columns),
+            )
 
     def _ordered(
         self, chunk: Chunk, keys: Sequence[str], each: Sequence[str], where: Where
@@ -327,29 +359,48 @@ class Sweep:
 
     def pareto(self, first: str, second: str, where: Where = None) -> list[dict[str, Any]]:
         """The rows that no other beats in both columns, smallest `first` first; `-name` means larger is better."""
+        pair = (*self._columns_of("first", first), *self._columns_of("second", second))
+        if len(pair) != 2:
+            raise InputError("must be one column each", field="first", allowed=", ".join(self.columns))
         best: list[tuple[Any, Any, int]] = []
         for chunk in self.chunks():
             kept = self._kept(chunk, where)
-            pairs = [_signed(self._column(chunk, name.removeprefix("-"))[kept], name) for name in (first, second)]
+            pairs = [_signed(self._column(chunk, name.removeprefix("-"))[kept], name) for name in pair]
             best = _frontier(best, pairs[0], pairs[1], kept + chunk.start)
         return [self.row(index) for _, _, index in best]
 
     def _kept(self, chunk: Chunk, where: Where) -> NDArray[Any]:
         mask = chunk.columns["status"] != ILLEGAL
-        if callable(where):
-            mask &= np.asarray(where(chunk.columns), dtype=bool)
+        if callable(where) and not isinstance(where, type):
+            mask &= _mask(where(chunk.columns), len(mask))
         elif where is not None:
+            if not isinstance(where, Mapping):
+                allowed = "a mapping of columns to values, or a function of the columns"
+                raise InputError("selects nothing", field="where", value=where, allowed=allowed)
             for name in where:
-                self._column(chunk, name)
+                self._known("where", name)
             mask &= _matching(chunk.columns, self.table, where)
         return np.flatnonzero(mask)
 
     def _column(self, chunk: Chunk, name: str) -> NDArray[Any]:
-        if name not in chunk.columns:
-            raise InputError(
-                f"no column {shown(name)}", allowed=", ".join(self.columns), nearest=nearest(name, self.columns)
-            )
         return chunk.columns[name]
+
+
+def _mask(given: Any, count: int) -> NDArray[Any]:
+    """What a function of the columns gave: true or false for every row.
+
+    Raises:
+        InputError: anything else.
+
+    """
+    try:
+        found = np.asarray(given) if isinstance(given, np.ndarray | np.bool_ | list) else None
+    except ValueError:
+        found = None
+    if found is None or found.dtype != bool or found.shape not in {(count,), ()}:
+        allowed = f"an array of {count} that are true or false"
+        raise InputError("the function gave no mask", field="where", value=given, allowed=allowed)
+    return np.broadcast_to(found, count)
 
 
 def _matching(columns: Mapping[str, Any], table: Sequence[Column], where: Mapping[str, Any]) -> Any:
@@ -358,14 +409,19 @@ def _matching(columns: Mapping[str, Any], table: Sequence[Column], where: Mappin
     found: Any = True
     for name, wanted in where.items():
         several = wanted if isinstance(wanted, list | tuple | set | frozenset | range) else (wanted,)
-        found = found & np.isin(columns[name], [_code(known[name], value) for value in several])
+        values = items(f"where {name}", several, most=MOST_WANTED, allowed=_WANTED)
+        found = found & np.isin(columns[name], [_code(known[name], value) for value in values])
     return found
 
 
 def _code(column: Column, value: Any) -> Any:
-    if column.names is None or not isinstance(value, str):
-        return value
-    return column.names.index(value) if value in column.names else -2
+    if isinstance(value, str):
+        return column.names.index(value) if column.names is not None and value in column.names else -2
+    if value is None:
+        return -1  # as columns hold what a row does not have
+    if not isinstance(value, bool | int | float | np.number):
+        raise InputError("is no value of a column", field=f"where {column.name}", value=value, allowed=_WANTED)
+    return value if abs(value) < LARGEST else -2
 
 
 def _signed(values: NDArray[Any], name: str) -> NDArray[Any]:
@@ -414,7 +470,7 @@ def extra(module: str, name: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise InputError(f"{module} is not installed; it comes with `pip install mla-cost[{name}]`") from None
+        raise InputError(f"{module} is not installed: {install(name)}") from None
 
 
 # ---- the question
@@ -458,13 +514,13 @@ def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]
     if name in varying:
         given.pop(name, None)
         return
-    names = [] if value is None else [os.fspath(value)] if isinstance(value, str | os.PathLike) else list(value)
+    names = list(names_of(name, value, "a name, or a list of names"))
     if name == "model" and len(names) == 1 and is_glob(names[0]):
         varying[name] = names
     elif name == "model":
         given[name] = names[0] if len(names) == 1 else value
     else:
-        given[name] = tuple(expand(name, map(os.fspath, names)))
+        given[name] = tuple(expand(name, names))
 
 
 def of(settings: PlanSettings, over: Mapping[str, Any]) -> Sweep:

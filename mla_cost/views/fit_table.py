@@ -11,6 +11,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mla_cost.views.parts import assumed
+
 LIMITS = {
     "memory": "",
     "max_seq_len": "or longer: --max-seq-len ends the search",
@@ -26,6 +28,7 @@ ATTENTION = (
 def fit_table(found: Mapping[str, Any]) -> RenderableType:
     """The whole answer."""
     parts: list[RenderableType] = [Text(line) for line in _heading(found["inputs"])]
+    parts += map(Text, assumed(found["inputs"]))
     parts.append(Text(_columns(found["inputs"]), style="dim"))
     for name, device in found["inputs"]["devices"].items():
         rows = [row for row in found["results"] if row["device"] == name]

@@ -13,6 +13,7 @@ from rich.text import Text
 from mla_cost.results import Plan, Result, Stage
 from mla_cost.views.bars import MOST, stage_bars
 from mla_cost.views.parts import (
+    assumed,
     by_device,
     device_line,
     items,
@@ -49,7 +50,11 @@ LEFT_OUT = (
 
 def model_table(plan: Plan, *, every_stage: bool = False) -> RenderableType:
     """The whole answer. every_stage: a bar for each, however many there are."""
-    parts: list[RenderableType] = [Text(_heading(plan)), Text(_columns(plan), style="dim")]
+    parts: list[RenderableType] = [
+        Text(_heading(plan)),
+        *map(Text, assumed(plan.inputs)),
+        Text(_columns(plan), style="dim"),
+    ]
     for device, results in by_device(plan):
         parts += [Text(""), Text(device_line(plan, device, results), style="bold")]
         parts += [Text(reserve_line(results), style="dim"), _forms(results)]

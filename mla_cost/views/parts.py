@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -92,3 +93,9 @@ def items(rows: Iterable[tuple[str, str]]) -> RenderableType:
     for name, text in rows:
         table.add_row(name, text)
     return Padding(table, (0, 0, 0, 2), expand=False)
+
+
+def assumed(inputs: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each fact that the model's file does not state."""
+    for words in inputs.get("assumed", {}).values():
+        yield f"assumed: {words}"

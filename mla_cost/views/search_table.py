@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mla_cost.views.parts import STYLES
+from mla_cost.views.parts import STYLES, assumed
 from mla_cost.views.rows import csv_text as rows_text
 from mla_cost.views.units import gib
 
@@ -42,7 +42,7 @@ NOTE: Final = (
 
 def search_table(found: Mapping[str, Any], *, pareto: bool = False) -> RenderableType:
     """The whole answer. pareto: with the candidates that no other beats."""
-    parts: list[RenderableType] = [Text(line) for line in _heading(found)]
+    parts: list[RenderableType] = [Text(line) for line in (*_heading(found), *assumed(found["inputs"]))]
     if found["results"]:
         parts += [Text(""), *_table(found["results"])]
         parts += [Text(found["runner_up"][:1].upper() + found["runner_up"][1:] + ".")] if found["runner_up"] else []

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mla_cost.results import Plan, Result, TensorCost
-from mla_cost.views.parts import by_device, device_line, items, note_lines, other_memory, refused, verdict_text
+from mla_cost.views.parts import assumed, by_device, device_line, items, note_lines, other_memory, refused, verdict_text
 from mla_cost.views.units import gib, mib, readable, signed
 
 LARGEST = 4  # tensors listed per form
@@ -32,7 +32,7 @@ def plan_table(plan: Plan, *, bars: bool = False) -> RenderableType:
         from mla_cost.views.model_table import model_table
 
         return Group(model_table(plan, every_stage=bars), *_levers(plan))
-    parts: list[RenderableType] = [Text(_heading(plan)), Text(COLUMNS, style="dim")]
+    parts: list[RenderableType] = [Text(_heading(plan)), *map(Text, assumed(plan.inputs)), Text(COLUMNS, style="dim")]
     for device, results in by_device(plan):
         parts += [Text(""), Text(device_line(plan, device, results), style="bold"), _verdicts(results)]
         told = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and refused(r)]
