@@ -312,7 +312,24 @@ def explain_variant(
         if name not in {*Key._fields, "scheme", "kernel"}:
             raise InputError("no formula depends on this; it has one for all values", field=name)
     given = {name: getattr(checked, name) for name in settings if name not in {"scheme", "kernel"}}
-    return explain(form, quantity, kernel=checked.kernel, scheme=checked.scheme, one=one, without=without, **given)
+    kernel = fit.EAGER if checked.kernel == fit.AUTO else checked.kernel
+    return explain(form, quantity, kernel=kernel, scheme=checked.scheme, one=one, without=without, **given)
+
+
+def _formula_kernel(settings: PlanSettings) -> PlanSettings:
+    """The kernel of a formula where it is left to choose: that of the one device that was named, else eager.
+
+    Raises:
+        InputError: devices that could have different ones.
+
+    """
+    named_devices = settings.device if "device" in settings.model_fields_set else ()
+    if "kernel" not in settings.model_fields_set:
+        return settings.model_copy(update={"kernel": fit.EAGER})
+    if settings.kernel == fit.AUTO and len(named_devices) > 1:
+        raise InputError("a formula has one kernel; name one device, or the kernel", field="device")
+    device = catalog.device(named_devices[0]) if named_devices else None
+    return fit.with_kernel(model_with_dims(settings), device, settings.form[0], settings)[0]
 
 
 def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: Mapping[str, Any]) -> Explanation:
@@ -324,6 +341,7 @@ def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: M
 
     settings = read_settings(None, {**flags, "form": [form]}, assigned, {})
     named("form", form, FORMS)
+    settings = _formula_kernel(settings)
     try:
         point = resolve(model_with_dims(settings), form, settings)
         return explain_point(point, evaluation(point).values, quantity)

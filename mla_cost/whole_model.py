@@ -43,6 +43,7 @@ from mla_cost.states import (
     bucket_bytes,
     rank_parameters,
     shape_of,
+    sharding_problem,
     states,
     step_collectives,
 )
@@ -123,7 +124,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
             PARTS,
             *_stated_parts(costs),
             *_spread(settings),
-            *ignored.notes(model, chosen, point.kernel),
+            *ignored.notes(model, settings, point, device=device is not None),
         ),
     )
 
@@ -368,9 +369,10 @@ def require_legal(model: ModelConfig, settings: PlanSettings) -> None:
     keeping = state_settings(settings)
     shape = shape_of(model, keeping, seq_len=settings.seq_len, micro_batch=settings.micro_batch)
     require_profile(settings)  # before degrees, whose way out could be one that a dispatcher refuses
-    wrong = problems(parallel_of(settings), shape)
-    if wrong:
-        raise Illegal(wrong[0].text)
+    parallel = parallel_of(settings)
+    wrong = [*(problem.text for problem in problems(parallel, shape)), sharding_problem(parallel, keeping)]
+    if any(wrong):
+        raise Illegal(next(filter(None, wrong)))
 
 
 def require_profile(settings: PlanSettings) -> None:

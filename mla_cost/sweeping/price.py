@@ -104,7 +104,8 @@ class Pricer:
     def _key(self, choice: Choice, values: Mapping[str, Any]) -> Key | int:
         """The key of these points, or why there is none: resolved as a plan would, for the first of them."""
         first = {symbol: int(_first(value)) for symbol, value in values.items()}
-        signature = (choice.number, *(min(first.get(symbol, 2), 2) for symbol in _BITS), _padding_class(first))
+        kernel = choice.settings.kernel, choice.settings.value_padding
+        signature = (choice.number, kernel, *(min(first.get(symbol, 2), 2) for symbol in _BITS), _padding_class(first))
         refused = _refused_requirement(SCHEMES[_scheme_name(choice)], first)
         if refused:
             return REQUIREMENT
