@@ -11,7 +11,7 @@ from mla_cost.config import DeviceConfig, ModelConfig, validated
 from mla_cost.cost import Key
 from mla_cost.errors import InputError
 from mla_cost.forms import ALIASES, FORMS
-from mla_cost.resolve import named, refuse_tensor_parallel
+from mla_cost.resolve import named, refuse_tensor_parallel, usual_sp
 from mla_cost.results import Plan, Result, Term
 from mla_cost.settings import PlanSettings
 
@@ -133,7 +133,7 @@ def _name(given: Any) -> Any:
 
 def answer(settings: PlanSettings) -> Answer:
     """Answer a plan: one result per device and form, in the order asked."""
-    settings = _for_scope(settings)
+    asked, settings = settings, _for_scope(settings)
     model = model_with_dims(settings)
     devices = [catalog.device(name) for name in settings.device]
     if not settings.form:
@@ -141,9 +141,10 @@ def answer(settings: PlanSettings) -> Answer:
     settings = settings.model_copy(update={"form": tuple(ALIASES.get(form, form) for form in settings.form)})
     for form in settings.form:
         named("form", form, FORMS)
-    asked: Sequence[DeviceConfig | None] = devices or [None]
-    results = [row for device in asked for row in _rows(model, device, settings)]
-    return Answer(_inputs(settings, model, devices), tuple(results))
+    each: Sequence[DeviceConfig | None] = devices or [None]
+    results = [row for device in each for row in _rows(model, device, settings)]
+    told = {"sp_default": _sp_default(asked, model, settings.sp)}
+    return Answer(_inputs(settings, model, devices) | told, tuple(results))
 
 
 def with_levers(settings: PlanSettings, *, refused: bool = False) -> Answer:
@@ -231,7 +232,21 @@ def _for_scope(settings: PlanSettings) -> PlanSettings:
     for field in _MODEL_ONLY:
         if getattr(settings, field) != PlanSettings.model_fields[field].default:
             raise InputError(f"{getattr(settings, field)} belongs to scope model", field=field, allowed="--scope model")
-    return settings
+    return with_usual_sp(settings.by_scope())
+
+
+def with_usual_sp(settings: PlanSettings) -> PlanSettings:
+    """The settings of a block with the ranks that share it, where nobody said how many."""
+    if "sp" in settings.model_fields_set:
+        return settings
+    return settings.model_copy(update={"sp": usual_sp(model_with_dims(settings).dims.heads, settings.seq_len)})
+
+
+def _sp_default(asked: PlanSettings, model: ModelConfig, sp: int) -> str:
+    """What the ranks of a block follow from, where nobody said how many and they are fewer than usual; else empty."""
+    if asked.scope == "model" or "sp" in asked.model_fields_set or sp == defaults.SP:
+        return ""
+    return f"the largest up to {defaults.SP} that divides {model.dims.heads} heads and {asked.seq_len:,} tokens"
 
 
 def _rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
@@ -275,7 +290,7 @@ def _changed(settings: PlanSettings) -> dict[str, Any]:
     names = [name for name in PlanSettings.model_fields if name not in {"model", "device", "form"}]
     given = {name: getattr(settings, name) for name in names}
     found = {name: given[name] for name in names if given[name] != PlanSettings.model_fields[name].default}
-    if found.get("kernel") == fit.AUTO:  # the model scope's own default
+    if found.get("kernel") == fit.AUTO:  # the default of both scopes
         del found["kernel"]
     plain = {name: value for name, value in found.items() if not isinstance(value, dict)}
     mappings = [(name, each) for name, each in found.items() if isinstance(each, dict)]
@@ -341,7 +356,7 @@ def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: M
 
     settings = read_settings(None, {**flags, "form": [form]}, assigned, {})
     named("form", form, FORMS)
-    settings = _formula_kernel(settings)
+    settings = _formula_kernel(with_usual_sp(settings))
     try:
         point = resolve(model_with_dims(settings), form, settings)
         return explain_point(point, evaluation(point).values, quantity)

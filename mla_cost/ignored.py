@@ -43,10 +43,21 @@ def notes(model: ModelConfig, settings: PlanSettings, point: Point, *, device: b
 
 def block_notes(settings: PlanSettings, point: Point, *, device: bool = True) -> Iterator[str]:
     """What of these notes one block has."""
-    profile, kernel, key = PROFILES[settings.profile], point.kernel, point.key
+    profile = PROFILES[settings.profile]
     for field, value in profile.fixed.items():
         if _stated(settings, field) and getattr(settings, field) != value:
             yield f"{_told(settings, field)}: no effect (profile {profile.name} has {value} only)"
+    yield from _attention(settings, point)
+    for field in _OF_VERDICTS if not device else ():
+        if _stated(settings, field):
+            yield f"{field}: no effect (without a device there is no verdict)"
+    if settings.scope != "model":
+        yield from _beyond_block(settings)
+
+
+def _attention(settings: PlanSettings, point: Point) -> Iterator[str]:
+    """What the kernel and the scheme leave without effect."""
+    profile, kernel, key = PROFILES[settings.profile], point.kernel, point.key
     for field in _OP_BY_OP if kernel.fused else ():
         if _stated(settings, field) and field not in profile.fixed:
             yield f"{_told(settings, field)}: no effect (kernel {kernel.name} is one call, with its own)"
@@ -58,11 +69,6 @@ def block_notes(settings: PlanSettings, point: Point, *, device: bool = True) ->
         yield f"{_told(settings, 'value_padding')}: no effect ({why})"
     if settings.sp == 1 and settings.scheme not in {None, FORMS[point.form].scheme}:
         yield f"{_told(settings, 'scheme')}: no effect (sp 1: one rank has the whole sequence, and nothing moves)"
-    for field in _OF_VERDICTS if not device else ():
-        if _stated(settings, field):
-            yield f"{field}: no effect (without a device there is no verdict)"
-    if settings.scope != "model":
-        yield from _beyond_block(settings)
 
 
 def why_no_layout(point: Point) -> str:

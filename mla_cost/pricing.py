@@ -18,6 +18,7 @@ from mla_cost.ignored import why_no_layout
 from mla_cost.polynomial import Polynomial
 from mla_cost.resolve import Illegal, Point, resolve
 from mla_cost.results import (
+    Beside,
     Breakdown,
     CollectiveCost,
     Communication,
@@ -45,8 +46,22 @@ def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings
         if isinstance(it, Illegal):
             found.append(illegal(device, form, own, str(it)))
         else:
-            found.append(_row(model, device, own, it, baseline, why))
+            row = _row(model, device, own, it, baseline, why)
+            found.append(row._replace(beside=_beside(model, device, settings, row) if why else None))
     return found
+
+
+def _beside(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result) -> Beside | None:
+    """The same block op by op, beside a row whose fused kernel was chosen; None where it makes no program."""
+    if device is None or row.kernel == fit.EAGER:
+        return None
+    asked = settings.model_copy(update={"kernel": fit.EAGER})
+    it = _try(model, row.form, asked, device.family)
+    if isinstance(it, Illegal):
+        return None
+    told = fit.verdict(model, device, asked, it)
+    peaks = it.saved_bytes, it.peak_bytes, it.allocated_peak_bytes
+    return Beside(fit.EAGER, *peaks, told.status, told.reason)
 
 
 def _try(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> Figures | Illegal:

@@ -76,7 +76,7 @@ class Checker:
 
     def _deciding(self, index: int, code: int | None) -> Any:
         choice, taken, model, device = self.grid.positions(index)
-        sp, heads = taken.get("sp", self.grid.settings.sp), model.dims.heads
+        sp, heads = self.grid.sp_of(taken, model), model.dims.heads
         if code == REQUIREMENT:
             return choice.number, taken.get("seq_len", 0), sp, heads
         widths = (choice.number, *model.dims.model_dump().values())

@@ -175,6 +175,8 @@ class Sweep:
             values = grid.spread(f"column {axis.name}", stored(axis), at, box)
             for device in range(len(grid.devices)):
                 views[axis.name][:, device] = values
+        if grid.own_sp:
+            views["sp"][:] = np.broadcast_to(grid.values(box)["P"], box.size)[:, None]
         for where, axis in zip(choice.at, grid.choices, strict=True):
             if axis.name not in NAMES:
                 views[axis.name][:] = stored(axis)[where]
