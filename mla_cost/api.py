@@ -68,7 +68,8 @@ def plan(
     All bytes are exact ints for one rank. Raises `mla_cost.InputError` for bad input.
 
     >>> import mla_cost
-    >>> study = mla_cost.plan(model="deepseek-v3", device="910b-64gb", scope="attention", seq_len=16384, sp=8)
+    >>> block = {"scope": "attention", "kernel": "eager", "seq_len": 16384, "sp": 8}
+    >>> study = mla_cost.plan(model="deepseek-v3", device="910b-64gb", **block)
     >>> study["laga"].verdict.status
     'fits'
     >>> copied = study["absorbed"].memory.saved_bytes - study["explicit"].memory.saved_bytes
@@ -96,7 +97,8 @@ def levers(
     `mla_cost.InputError` for bad input, and without a device.
 
     >>> import mla_cost
-    >>> study = mla_cost.levers(device="910b-64gb", scope="attention", form="explicit", layers=8, sp=8)
+    >>> block = {"scope": "attention", "kernel": "eager", "layers": 8, "sp": 8}
+    >>> study = mla_cost.levers(device="910b-64gb", form="explicit", **block)
     >>> study["explicit"].verdict.status
     'oom'
     >>> best = study["explicit"].verdict.levers[0]

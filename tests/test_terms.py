@@ -58,7 +58,7 @@ STAGE = {
 
 
 def settings_of(question: dict[str, Any]) -> PlanSettings:
-    return PlanSettings(**{"scope": "attention", **question})
+    return PlanSettings(**{"scope": "attention", "kernel": "eager", **question})
 
 
 def totals(settings: PlanSettings, term: str, stage: int | None = None) -> list[int]:
@@ -160,7 +160,7 @@ def test_what_is_refused(question, term, stage, message):
 
 
 def printed(capsys, *arguments: str, code: int = 0) -> str:
-    scope = [] if any(name.startswith("deepseek") for name in arguments) else ["--scope", "attention"]
+    scope = [] if any(name.startswith("deepseek") for name in arguments) else ["--scope", "attention", "--kernel", "eager"]
     with pytest.raises(SystemExit) as ended:
         main(["plan", *arguments, *scope])
     out, err = capsys.readouterr()
