@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mla_cost import catalog, defaults, fit, pricing
 from mla_cost.config import DeviceConfig, ModelConfig, validated
 from mla_cost.cost import Key
 from mla_cost.errors import InputError
 from mla_cost.forms import ALIASES, FORMS
-from mla_cost.resolve import named, refuse_tensor_parallel, usual_sp
+from mla_cost.resolve import named, usual_sp
 from mla_cost.results import Plan, Result, Term
+from mla_cost.scopes import MODEL_ONLY, require_scope
 from mla_cost.settings import PlanSettings
 
 if TYPE_CHECKING:
@@ -205,36 +206,11 @@ def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
     return tuple(each for each in drawn if each is not None)
 
 
-_MODEL_ONLY = (
-    *("first_layers", "last_layers", "sharding", "gradient_dtype", "moment_dtype", "vocab_multiple"),
-    *("imbalance_percent", "stage"),
-    *(
-        "pp",
-        "ep",
-        "etp",
-        "dp",
-        "micro_batches",
-        "virtual_stages",
-        "micro_batch_group",
-        "pipeline_layout",
-        "down_projections",
-    ),
-    *("main_weights", "dispatcher", "shared_overlap", "rope_fusion", "cross_entropy", "loss_chunks"),
-)
-
-
 def _for_scope(settings: PlanSettings) -> PlanSettings:
-    """What the scope allows and leaves to choose: a whole model has defaults of its own."""
-    if settings.scope == "model":
-        if settings.layers > 1:
-            allowed = "1, or scope attention for equal blocks in a row"
-            raise InputError("the model scope has all layers", field="layers", value=settings.layers, allowed=allowed)
-        return settings.by_scope()
-    refuse_tensor_parallel(settings)
-    for field in _MODEL_ONLY:
-        if getattr(settings, field) != PlanSettings.model_fields[field].default:
-            raise InputError(f"{getattr(settings, field)} belongs to scope model", field=field, allowed="--scope model")
-    return with_usual_sp(settings.by_scope())
+    """What the scope allows and leaves to choose: each has defaults of its own."""
+    require_scope(settings)
+    settings = settings.by_scope()
+    return settings if settings.scope == "model" else with_usual_sp(settings)
 
 
 def with_usual_sp(settings: PlanSettings) -> PlanSettings:
@@ -333,6 +309,21 @@ def explain_variant(
     return explain(form, quantity, kernel=kernel, scheme=checked.scheme, one=one, without=without, **given)
 
 
+_PLANS: Final = frozenset({"model", "device", "form", "scope", "seq_len", "micro_batch", "sp", "tp", "dims", "facts"})
+_STYLES: Final = frozenset({*Key._fields, "scheme", "kernel", "causal"} - set(MODEL_ONLY))
+
+
+def _require_formula(settings: PlanSettings) -> None:
+    """Refuse what no formula of a block depends on.
+
+    Raises:
+        InputError: naming it.
+
+    """
+    for name in sorted(settings.model_fields_set - _PLANS - _STYLES):
+        raise InputError("no formula depends on this; it has one for all values", field=name)
+
+
 def _formula_kernel(settings: PlanSettings) -> PlanSettings:
     """The kernel of a formula where it is left to choose: that of the one device that was named, else eager.
 
@@ -358,6 +349,7 @@ def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: M
 
     settings = read_settings(None, {**flags, "form": [form]}, assigned, {})
     named("form", form, FORMS)
+    _require_formula(settings)
     settings = _formula_kernel(with_usual_sp(settings))
     try:
         point = resolve(model_with_dims(settings), form, settings)

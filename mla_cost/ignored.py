@@ -114,6 +114,8 @@ def _layers(model: ModelConfig, settings: PlanSettings) -> Iterator[str]:
             yield f"remat {part}: no effect ({model.name} has no {_HOLDS[part][1]})"
     if _stated(settings, "imbalance_percent") and not _has_experts(model, kinds):
         yield f"{_told(settings, 'imbalance_percent')}: no effect ({model.name} has no experts)"
+    elif _stated(settings, "imbalance_percent") and settings.ep == 1:
+        yield f"{_told(settings, 'imbalance_percent')}: no effect (ep 1: every rank has all experts and its own rows)"
     if _stated(settings, "shared_overlap") and not _has_shared(model, kinds):
         yield f"{_told(settings, 'shared_overlap')}: no effect ({model.name} has no shared experts)"
 

@@ -430,7 +430,7 @@ def standing(costs: Sequence[ChunkCost], profile: Profile) -> tuple[Breakdown, .
 
 def _settings(settings: PlanSettings, key: Key) -> dict[str, object]:
     fields = ("remat", "causal", "tp", "pp", "ep", "etp", "dp", "sharding", "cross_entropy")
-    priced = ("value_padding", "v_layout", "attention_layout", "softmax_dtype")
+    priced = ("value_padding", "v_layout", "attention_layout", "softmax_dtype", "mask", "norm")
     own = IMPLEMENTATION if PROFILES[key.profile].texts else ()
     found = {field: getattr(key if field in PROFILES[key.profile].fixed else settings, field) for field in priced}
     found["value_padding"] = key.value_padding

@@ -25,7 +25,9 @@ def symbol(name: str) -> sympy.Symbol:
 
 @pytest.fixture(scope="module")
 def study():
-    return mla_cost.plan(model="deepseek-v3", device="910b-64gb", seq_len=16384, sp=8, scope="attention", kernel="eager")
+    return mla_cost.plan(
+        model="deepseek-v3", device="910b-64gb", seq_len=16384, sp=8, scope="attention", kernel="eager"
+    )
 
 
 def test_an_answer_is_made_of_typed_records(study):

@@ -51,7 +51,10 @@ def test_the_ranks_of_a_block_follow_its_heads_and_its_sequence(heads, seq_len, 
     assert mla_cost.longest(**asked, seq_len=seq_len).inputs["sp"] == sp
     alone = mla_cost.sweep(**asked, over={"seq_len": [seq_len]})[0]
     among = mla_cost.sweep(
-        scope="attention", device="a100-80gb", form="explicit", over={"seq_len": [4096, seq_len], "dims.heads": [heads, 6]}
+        scope="attention",
+        device="a100-80gb",
+        form="explicit",
+        over={"seq_len": [4096, seq_len], "dims.heads": [heads, 6]},
     )
     same = next(each for each in map(among.row, range(4)) if each["seq_len"] == seq_len and each["dims.heads"] == heads)
     assert same["sp"] == sp

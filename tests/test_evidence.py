@@ -339,7 +339,9 @@ def test_executor_shows_the_claims_about_numbers():
 
 
 def test_plan_agrees_with_the_page(rows):
-    study = mla_cost.plan(model="deepseek-v3", device="910b-64gb", seq_len=16384, sp=8, scope="attention", kernel="eager")
+    study = mla_cost.plan(
+        model="deepseek-v3", device="910b-64gb", seq_len=16384, sp=8, scope="attention", kernel="eager"
+    )
     peak = study["laga"].memory.allocated_peak_bytes
     assert peak is not None
     assert rows["laga-allocated-peak"].predicted == peak / 1e9

@@ -152,7 +152,9 @@ def test_both_sides_of_the_boundary(question):
 
 @pytest.mark.parametrize(("sp", "zigzag", "step"), [(8, False, 8), (8, True, 16), (1, True, 1), (1, False, 1)])
 def test_the_step(sp, zigzag, step):
-    (row,) = mla_cost.longest(form="laga", device="910b-64gb", sp=sp, zigzag=zigzag, scope="attention", kernel="eager").results
+    (row,) = mla_cost.longest(
+        form="laga", device="910b-64gb", sp=sp, zigzag=zigzag, scope="attention", kernel="eager"
+    ).results
     assert row.seq_len_step == step
 
 
@@ -281,7 +283,9 @@ def test_the_fewest_devices_say_where_a_pipeline_is_longer_than_its_micro_batche
 def cli(capsys) -> Callable[..., tuple[Any, str, str]]:
     def run(*arguments: str) -> tuple[Any, str, str]:
         with pytest.raises(SystemExit) as ended:
-            main(["fit", *arguments, *([] if "--scope" in arguments else ["--scope", "attention", "--kernel", "eager"])])
+            main(
+                ["fit", *arguments, *([] if "--scope" in arguments else ["--scope", "attention", "--kernel", "eager"])]
+            )
         out, err = capsys.readouterr()
         return ended.value.code, out, err
 

@@ -160,7 +160,9 @@ def test_what_is_refused(question, term, stage, message):
 
 
 def printed(capsys, *arguments: str, code: int = 0) -> str:
-    scope = [] if any(name.startswith("deepseek") for name in arguments) else ["--scope", "attention", "--kernel", "eager"]
+    scope = (
+        [] if any(name.startswith("deepseek") for name in arguments) else ["--scope", "attention", "--kernel", "eager"]
+    )
     with pytest.raises(SystemExit) as ended:
         main(["plan", *arguments, *scope])
     out, err = capsys.readouterr()

@@ -16,7 +16,9 @@ TRIPLE = ("explicit", "absorbed", "laga")
 
 
 def result(**question: Any) -> Result:
-    (found,) = mla_cost.plan(**{"scope": "attention", "kernel": "eager", "form": "laga", "device": "910b-64gb", **question}).results
+    (found,) = mla_cost.plan(
+        **{"scope": "attention", "kernel": "eager", "form": "laga", "device": "910b-64gb", **question}
+    ).results
     return found
 
 

@@ -19,6 +19,7 @@ from mla_cost.config import validated
 from mla_cost.errors import InputError, nearest, shown
 from mla_cost.forms import FORMS
 from mla_cost.rowmodel import NAMES, Column
+from mla_cost.scopes import require_scope
 from mla_cost.settings import PlanSettings
 from mla_cost.sweeping.attention import Attention
 from mla_cost.sweeping.axes import Axis, axes_of, expand, is_glob
@@ -471,5 +472,7 @@ def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]
 
 def of(settings: PlanSettings, over: Mapping[str, Any]) -> Sweep:
     """The sweep of a plan's settings over axes."""
+    if settings.scope != "model":  # of a model, the grid says so of its layers
+        require_scope(settings)
     settings = settings.by_scope()
     return Sweep(settings, axes_of(settings, over))
