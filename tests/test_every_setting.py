@@ -144,9 +144,11 @@ def test_kernel_auto_keeps_the_value_padding_that_was_asked_for():
 
 
 def test_a_padding_that_no_fused_kernel_trains_with_leaves_eager():
-    row = mla_cost.plan(**{**BLOCK, "device": "910b-64gb", "form": "explicit", "dtype": "fp32"}, value_padding="qk")
-    told = " ".join(row.results[0].notes)
-    assert row.results[0].kernel == "eager"
+    """V wider than Q and K cannot be widened to them, and Ascend has no fused kernel beside the one that pads."""
+    wide = {**BLOCK, "device": "910b-64gb", "form": "explicit", "dims": {"v_head_dim": 256}}
+    row = mla_cost.plan(**wide, value_padding="qk").results[0]
+    told = " ".join(row.notes)
+    assert row.kernel == "eager"
     assert "no fused kernel that we know of trains it there with value_padding qk" in told
     assert "value_padding qk: no effect (kernel eager takes V as wide as it is)" in told
 
@@ -168,11 +170,9 @@ COMMANDS = {
     "explain": (["explain", "explicit", "--model", "deepseek-v2-lite"], ""),
 }
 ASSIGNED = [
-    *("scheme=kv-gather", "kernel=auto", "kernel=flash", "micro_batch=2", "sp=2", "tp=2", "pp=2", "ep=2", "dp=2"),
-    *("micro_batches=4", "first_layers=13", "stage=0", "sharding=zero2", "imbalance_percent=worst", "layers=2"),
-    *("dtype=fp32", "v_layout=contiguous", "value_padding=qk", "mask=tensor", "causal=false", "remat=mlp"),
-    *("dispatcher=deepep", "cross_entropy=chunked", "reserve.runtime context=1GiB", "dims.v_head_dim=64"),
-    "facts.num_experts_per_token=4",
+    *("scheme=kv-gather", "kernel=auto", "kernel=flash", "micro_batch=2", "tp=2", "pp=2", "ep=2", "first_layers=13"),
+    *("sharding=zero2", "layers=2", "value_padding=qk", "mask=tensor", "remat=mlp", "dispatcher=deepep"),
+    *("cross_entropy=chunked", "reserve.runtime context=1GiB", "dims.v_head_dim=64", "facts.num_experts_per_token=4"),
 ]
 
 
@@ -186,15 +186,19 @@ def ended(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> int:
     return int(ending.value.code or 0)
 
 
+PLANNED: dict[tuple[str, str], int] = {}  # exit codes of plan
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_takes_what_plan_takes(capsys, name):
     command, scope = COMMANDS[name]
     for assigned in ASSIGNED:
         code = ended(capsys, [*command, "--set", assigned])
-        if scope and "plan" not in name:
-            assert (assigned, code) == (assigned, ended(capsys, [*BOTH["plan"], "--scope", scope, "--set", assigned]))
-        else:
-            assert code in {0, 2}, assigned
+        if scope and (scope, assigned) not in PLANNED:
+            PLANNED[scope, assigned] = ended(capsys, [*BOTH["plan"], "--scope", scope, "--set", assigned])
+        planned = PLANNED.get((scope, assigned), 2)
+        searches = name in {"fit", "explain"}  # fit looks for degrees of its own where these are refused
+        assert (assigned, code) in {(assigned, planned), (assigned, 0 if searches else planned)}
 
 
 @pytest.mark.parametrize("scope", ["attention", "model"])
@@ -230,13 +234,13 @@ def test_a_formula_of_kernel_auto_is_that_of_the_kernel_it_stands_for(capsys):
 
 
 def test_zero2_in_a_pipeline_is_an_illegal_row(capsys):
-    found = mla_cost.plan(**{**MODEL, "form": ("explicit", "laga")}, pp=2, sharding="zero2").results
+    found = mla_cost.plan(**{**MODEL, "form": ("explicit", "laga")}, pp=3, sharding="zero2").results
     assert [row.verdict.status for row in found if row.verdict] == ["illegal", "illegal"]
     assert all(
         row.verdict and "change sharding to zero1 or distributed, or pp to 1" in row.verdict.reason for row in found
     )
     for change in ({"sharding": "zero1"}, {"sharding": "distributed"}, {"pp": 1}):
-        for row in mla_cost.plan(**{**MODEL, "form": "laga", "pp": 2, "sharding": "zero2", **change}).results:
+        for row in mla_cost.plan(**{**MODEL, "form": "laga", "pp": 3, "sharding": "zero2", **change}).results:
             assert row.verdict is not None
             assert row.verdict.status != "illegal"
     with pytest.raises(SystemExit) as ending:
