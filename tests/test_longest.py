@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise, product
 from typing import Any
 
@@ -26,6 +26,12 @@ from mla_cost.resolve import Illegal, resolve
 from mla_cost.results import Verdict
 from mla_cost.settings import PlanSettings
 
+
+def usual(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Of blocks these are about, op by op; whole models have their own defaults."""
+    return {} if question.get("scope") == "model" else {"scope": "attention", "kernel": "eager"}
+
+
 TINY = {"hidden": 64, "heads": 8, "q_lora_rank": 32, "kv_lora_rank": 16}
 TINY |= {"qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
 LITE: dict[str, Any] = {"scope": "model", "model": "deepseek-v2-lite", "device": "a100-80gb"}
@@ -45,7 +51,7 @@ KEYS = [
 
 def verdict(question: dict[str, Any], found: Fit, **changes: Any) -> Verdict:
     """What a plan says of a row at other settings."""
-    asked = {"scope": "attention", "kernel": "eager", **question, "device": found.device, "form": found.form, **changes}
+    asked = {**usual(question), **question, "device": found.device, "form": found.form, **changes}
     asked.pop("max_seq_len", None)
     (row,) = mla_cost.plan(**asked).results
     assert row.verdict is not None
@@ -136,7 +142,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
 def test_both_sides_of_the_boundary(question):
-    asked = {"scope": "attention", "kernel": "eager", **question}
+    asked = {**usual(question), **question}
     found = mla_cost.longest(**asked)
     asked.pop("zigzag", None)
     for row in found.results:
@@ -175,7 +181,7 @@ def test_a_scan_of_every_length_finds_the_same(form, kernel, sp):
 
 
 def fit_of(question: dict[str, Any], form: str, **more: Any) -> Fit:
-    (row,) = mla_cost.longest(**{"scope": "attention", "kernel": "eager", **question, "form": form, **more}).results
+    (row,) = mla_cost.longest(**{**usual(question), **question, "form": form, **more}).results
     return row
 
 
@@ -202,7 +208,7 @@ def test_where_not_even_the_least_length_fits():
 )
 def test_the_least_sp_fits_and_no_smaller_one_does(question):
     target = question.get("seq_len", 16384)
-    for row in mla_cost.longest(**{"scope": "attention", "kernel": "eager", "device": "a100-80gb", **question}).results:
+    for row in mla_cost.longest(**{**usual(question), "device": "a100-80gb", **question}).results:
         assert row.min_sp is not None
         smaller = [sp for sp in range(1, row.min_sp) if target % sp == 0]
         assert fits(verdict(question, row, sp=row.min_sp))
