@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mla_cost import catalog, defaults, fit, given, pricing
 from mla_cost.config import DeviceConfig, ModelConfig, validated
@@ -12,8 +12,9 @@ from mla_cost.cost import Key
 from mla_cost.errors import InputError
 from mla_cost.forms import ALIASES, FORMS
 from mla_cost.profiles import PROFILES
-from mla_cost.resolve import Illegal, named, policy, refuse_tensor_parallel
+from mla_cost.resolve import Illegal, named, policy, usual_sp
 from mla_cost.results import Plan, Result, Term
+from mla_cost.scopes import MODEL_ONLY, require_scope
 from mla_cost.settings import PlanSettings
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def plan(
     All bytes are exact ints for one rank. Raises `mla_cost.InputError` for bad input.
 
     >>> import mla_cost
-    >>> study = mla_cost.plan(model="deepseek-v3", device="910b-64gb", scope="attention", seq_len=16384, sp=8)
+    >>> block = {"scope": "attention", "kernel": "eager", "seq_len": 16384, "sp": 8}
+    >>> study = mla_cost.plan(model="deepseek-v3", device="910b-64gb", **block)
     >>> study["laga"].verdict.status
     'fits'
     >>> copied = study["absorbed"].memory.saved_bytes - study["explicit"].memory.saved_bytes
@@ -97,7 +99,8 @@ def levers(
     `mla_cost.InputError` for bad input, and without a device.
 
     >>> import mla_cost
-    >>> study = mla_cost.levers(device="910b-64gb", scope="attention", form="explicit", layers=8, sp=8)
+    >>> block = {"scope": "attention", "kernel": "eager", "layers": 8, "sp": 8}
+    >>> study = mla_cost.levers(device="910b-64gb", form="explicit", **block)
     >>> study["explicit"].verdict.status
     'oom'
     >>> best = study["explicit"].verdict.levers[0]
@@ -137,7 +140,7 @@ def forms_of(form: Any) -> tuple[str, ...]:
 
 def answer(settings: PlanSettings) -> Answer:
     """Answer a plan: one result per device and form, in the order asked."""
-    settings = _for_scope(settings)
+    asked, settings = settings, _for_scope(settings)
     model = model_with_dims(settings)
     devices = [catalog.device(name) for name in settings.device]
     if not settings.form:
@@ -145,9 +148,10 @@ def answer(settings: PlanSettings) -> Answer:
     settings = settings.model_copy(update={"form": tuple(ALIASES.get(form, form) for form in settings.form)})
     for form in settings.form:
         named("form", form, FORMS)
-    asked: Sequence[DeviceConfig | None] = devices or [None]
-    results = [row for device in asked for row in _rows(model, device, settings)]
-    return Answer(_inputs(settings, model, devices), tuple(results))
+    each: Sequence[DeviceConfig | None] = devices or [None]
+    results = [row for device in each for row in _rows(model, device, settings)]
+    told = {"sp_default": _sp_default(asked, model, settings.sp)}
+    return Answer(_inputs(settings, model, devices) | told, tuple(results))
 
 
 def with_levers(settings: PlanSettings, *, refused: bool = False) -> Answer:
@@ -206,41 +210,25 @@ def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
     return tuple(each for each in drawn if each is not None)
 
 
-_MODEL_ONLY = (
-    *("first_layers", "last_layers", "sharding", "gradient_dtype", "moment_dtype", "vocab_multiple"),
-    *("imbalance_percent", "stage", "mtp"),
-    *(
-        "pp",
-        "ep",
-        "etp",
-        "dp",
-        "micro_batches",
-        "virtual_stages",
-        "micro_batch_group",
-        "pipeline_layout",
-        "down_projections",
-    ),
-    *("main_weights", "dispatcher", "shared_overlap", "rope_fusion", "cross_entropy", "loss_chunks"),
-)
-
-
-_ONE_BLOCK = "0, or scope attention, where a block may lie beside an MLP that does not"
-
-
 def _for_scope(settings: PlanSettings) -> PlanSettings:
-    """What the scope allows and leaves to choose: a whole model has defaults of its own."""
-    if settings.scope == "model":
-        if settings.layers > 1:
-            allowed = "1, or scope attention for equal blocks in a row"
-            raise InputError("the model scope has all layers", field="layers", value=settings.layers, allowed=allowed)
-        if settings.idle_mlp:
-            raise InputError("a model's own MLPs run", field="idle_mlp", value=settings.idle_mlp, allowed=_ONE_BLOCK)
-        return settings.by_scope()
-    refuse_tensor_parallel(settings)
-    for field in _MODEL_ONLY:
-        if getattr(settings, field) != PlanSettings.model_fields[field].default:
-            raise InputError(f"{getattr(settings, field)} belongs to scope model", field=field, allowed="--scope model")
-    return settings
+    """What the scope allows and leaves to choose: each has defaults of its own."""
+    require_scope(settings)
+    settings = settings.by_scope()
+    return settings if settings.scope == "model" else with_usual_sp(settings)
+
+
+def with_usual_sp(settings: PlanSettings) -> PlanSettings:
+    """The settings of a block with the ranks that share it, where nobody said how many."""
+    if "sp" in settings.model_fields_set:
+        return settings
+    return settings.model_copy(update={"sp": usual_sp(model_with_dims(settings).dims.heads, settings.seq_len)})
+
+
+def _sp_default(asked: PlanSettings, model: ModelConfig, sp: int) -> str:
+    """What the ranks of a block follow from, where nobody said how many and they are fewer than usual; else empty."""
+    if asked.scope == "model" or "sp" in asked.model_fields_set or sp == defaults.SP:
+        return ""
+    return f"the largest up to {defaults.SP} that divides {model.dims.heads} heads and {asked.seq_len:,} tokens"
 
 
 def _rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
@@ -342,7 +330,39 @@ def explain_variant(
     ones, absent = (
         given.names(field, value, "a list of names") for field, value in (("one", one), ("without", without))
     )
-    return explain(form, quantity, kernel=checked.kernel, scheme=checked.scheme, one=ones, without=absent, **of_key)
+    kernel = fit.EAGER if checked.kernel == fit.AUTO else checked.kernel
+    return explain(form, quantity, kernel=kernel, scheme=checked.scheme, one=ones, without=absent, **of_key)
+
+
+_PLANS: Final = frozenset({"model", "device", "form", "scope", "seq_len", "micro_batch", "sp", "tp", "dims", "facts"})
+_STYLES: Final = frozenset({*Key._fields, "scheme", "kernel", "causal"} - set(MODEL_ONLY))
+
+
+def _require_formula(settings: PlanSettings) -> None:
+    """Refuse what no formula of a block depends on.
+
+    Raises:
+        InputError: naming it.
+
+    """
+    for name in sorted(settings.model_fields_set - _PLANS - _STYLES):
+        raise InputError("no formula depends on this; it has one for all values", field=name)
+
+
+def _formula_kernel(settings: PlanSettings) -> PlanSettings:
+    """The kernel of a formula where it is left to choose: that of the one device that was named, else eager.
+
+    Raises:
+        InputError: devices that could have different ones.
+
+    """
+    named_devices = settings.device if "device" in settings.model_fields_set else ()
+    if "kernel" not in settings.model_fields_set:
+        return settings.model_copy(update={"kernel": fit.EAGER})
+    if settings.kernel == fit.AUTO and len(named_devices) > 1:
+        raise InputError("a formula has one kernel; name one device, or the kernel", field="device")
+    device = catalog.device(named_devices[0]) if named_devices else None
+    return fit.with_kernel(model_with_dims(settings), device, settings.form[0], settings)[0]
 
 
 def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: Mapping[str, Any]) -> Explanation:
@@ -354,6 +374,8 @@ def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: M
 
     settings = read_settings(None, {**flags, "form": [form]}, assigned, {})
     named("form", form, FORMS)
+    _require_formula(settings)
+    settings = _formula_kernel(with_usual_sp(settings))
     try:
         point = resolve(model_with_dims(settings), form, settings)
         return explain_point(point, evaluation(point).values, quantity)

@@ -10,8 +10,11 @@ BASELINE = "explicit"
 PROFILE = "reference"
 ATTENTION_KERNEL = "eager"
 SEQ_LEN = 16384
-SP = 8  # of a block; all ranks of a whole model are stated, so there a sequence stays on one unless it is said
+# of a block, the largest up to this that divides heads and sequence (`resolve.usual_sp`); all ranks of a whole model
+# are stated, so there a sequence stays on one unless it is said
+SP = 8
 # of visible memory, by scope: one block says nothing of a run's allocations
 FRAGMENTATION_PERCENT = {"attention": 0, "model": 5}
-# what a whole model has in place of a block's defaults: the kernel that trains there, no degree that nobody named
-OF_MODEL: Final = {"kernel": "auto", "sp": 1}
+# by scope, what a plan has where nothing was said: the kernel that trains there, of a whole model no degree that nobody
+# named. A formula without numbers has no device to ask, and is of ATTENTION_KERNEL.
+OF_SCOPE: Final = {"attention": {"kernel": "auto"}, "model": {"kernel": "auto", "sp": 1}}

@@ -304,31 +304,40 @@ def with_kernel(
         return settings, ()
     where = f"on {device.name}" if device else "without a device"
     runs = PROFILES[settings.profile].kernels if settings.profile in PROFILES else ()
-    options = training_kernels(model, device, form, settings) if device else ()
+    options = training_kernels(model, device, form, settings, settings.value_padding) if device else ()
     first = next((option for option in options if not runs or option.kernel in runs), None)
     if first is None and runs:
         why = f"{where} kernel auto is {runs[0]}, which profile {settings.profile} runs"
         return settings.model_copy(update={"kernel": runs[0]}), (why,)
     if first is None:
         known = (
-            "since no fused kernel that we know of trains it there" if device else "name a device to have a fused one"
+            f"since no fused kernel that we know of trains it there{_with_padding(settings)}"
+            if device
+            else "name a device to have a fused one"
         )
         why = f"{where} kernel auto is {EAGER}{', ' if device else '; '}{known}"
         return settings.model_copy(update={"kernel": EAGER}), (why,)
     padded = f", value_padding {first.value_padding}" if first.value_padding != "none" else ""
     why = f"{where} kernel auto is {first.kernel}{padded} ({first.implementation})"
-    return settings.model_copy(update={"kernel": first.kernel, "value_padding": first.value_padding}), (why,)
+    padding = settings.value_padding or first.value_padding
+    return settings.model_copy(update={"kernel": first.kernel, "value_padding": padding}), (why,)
+
+
+def _with_padding(settings: PlanSettings) -> str:
+    return f" with value_padding {settings.value_padding}" if settings.value_padding is not None else ""
 
 
 def training_kernels(
-    model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings
+    model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings, padding: str | None = None
 ) -> tuple[Training, ...]:
     """The fused kernels that train this form's heads on this device, whatever profile runs them.
 
     Widths alone decide, so they are asked on one rank of sp: a scheme may divide a sequence further than heads.
-    A kernel is tried with its own value padding first; the first that trains is the one that is told.
+    A kernel is tried with its own value padding first; the first that trains is the one that is told. padding: try
+    this one only.
     """
-    found = (_training(model, device, form, settings, kernel) for kernel in KERNELS.values() if kernel.fused)
+    fused = (kernel for kernel in KERNELS.values() if kernel.fused)
+    found = (_training(model, device, form, settings, kernel, padding) for kernel in fused)
     return tuple(option for option in found if option is not None)
 
 
@@ -336,9 +345,14 @@ _BARE: Final[Mapping[str, Any]] = {"profile": defaults.PROFILE, "remat": "none",
 
 
 def _training(
-    model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings, kernel: Kernel
+    model: ModelConfig,
+    device: DeviceConfig,
+    form: str,
+    settings: PlanSettings,
+    kernel: Kernel,
+    wanted: str | None,
 ) -> Training | None:
-    for padding in dict.fromkeys((kernel.value_padding, "none", "qk")):
+    for padding in (wanted,) if wanted else dict.fromkeys((kernel.value_padding, "none", "qk")):
         asked = settings.model_copy(update={**_BARE, "kernel": kernel.name, "value_padding": padding})
         try:
             point = resolve(model, form, asked)

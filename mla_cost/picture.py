@@ -14,6 +14,7 @@ from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.engine import Allocation
 from mla_cost.evaluate import Evaluation
 from mla_cost.figures import Figures, figures
+from mla_cost.fit import with_kernel
 from mla_cost.resolve import resolve
 from mla_cost.results import Result
 from mla_cost.settings import PlanSettings
@@ -62,7 +63,8 @@ def picture(model: ModelConfig, device: DeviceConfig | None, settings: PlanSetti
     family = device.family if device else "none"
     if settings.scope == "model":
         return _of_stage(model, device, settings, row, family)
-    it = figures(resolve(model, row.form, settings), family, settings.layers)
+    chosen, _ = with_kernel(model, device, row.form, settings)
+    it = figures(resolve(model, row.form, chosen), family, settings.layers)
     peak = it.allocated.peak.event
     shown = _around(it.at, peak)
     return _picture("block", row, it.at, peak, shown, tuple(_layers(it, family, shown)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from mla_cost import defaults, evaluate, fit
+from mla_cost import defaults, evaluate, fit, ignored
 from mla_cost.compare import compare
 from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.cost import form_of, timeline
@@ -14,9 +14,11 @@ from mla_cost.dims import declared, product_text
 from mla_cost.engine import DTYPE_BYTES, Allocation, Timeline
 from mla_cost.figures import Figures, figures
 from mla_cost.forms import FORMS
+from mla_cost.ignored import why_no_layout
 from mla_cost.polynomial import Polynomial
 from mla_cost.resolve import Illegal, Point, resolve
 from mla_cost.results import (
+    Beside,
     Breakdown,
     CollectiveCost,
     Communication,
@@ -44,8 +46,22 @@ def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings
         if isinstance(it, Illegal):
             found.append(illegal(device, form, own, str(it)))
         else:
-            found.append(_row(model, device, own, it, baseline, why))
+            row = _row(model, device, own, it, baseline, why)
+            found.append(row._replace(beside=_beside(model, device, settings, row) if why else None))
     return found
+
+
+def _beside(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result) -> Beside | None:
+    """The same block op by op, beside a row whose fused kernel was chosen; None where it makes no program."""
+    if device is None or row.kernel == fit.EAGER:
+        return None
+    asked = settings.model_copy(update={"kernel": fit.EAGER})
+    it = _try(model, row.form, asked, device.family)
+    if isinstance(it, Illegal):
+        return None
+    told = fit.verdict(model, device, asked, it)
+    peaks = it.saved_bytes, it.peak_bytes, it.allocated_peak_bytes
+    return Beside(fit.EAGER, *peaks, told.status, told.reason)
 
 
 def _try(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> Figures | Illegal:
@@ -93,7 +109,7 @@ def _row(
     why: tuple[str, ...],
 ) -> Result:
     verdict = fit.verdict(model, device, settings, it) if device else None
-    notes = [*why, *_notes(it)]
+    notes = [*why, *_notes(it), *ignored.block_notes(settings, it.point, device=device is not None)]
     if device and verdict and verdict.status == "oom":
         notes.insert(0, fit.fused_way_out(model, device, it.point.form, settings))
     return Result(
@@ -124,7 +140,7 @@ def _settings(settings: PlanSettings, point: Point) -> dict[str, Any]:
     key = point.key
     return {
         "v_layout": key.v_layout,
-        "v_layout_effect": "as set" if point.v_layout_matters else f"no effect: {_why_no_layout(point)}",
+        "v_layout_effect": "as set" if point.v_layout_matters else f"no effect: {why_no_layout(point)}",
         "value_padding": key.value_padding,
         "attention_layout": key.attention_layout,
         "softmax_dtype": key.softmax_dtype,
@@ -267,14 +283,10 @@ def _flops(it: Figures, phase: str, causal: bool) -> FlopCount:
     return FlopCount(*(None if count is None else count * it.layers for count in once))
 
 
-def _why_no_layout(point: Point) -> str:
-    return "an exchange copies V" if "value" in point.scheme.moves else "V is a part of the shared key"
-
-
 def _notes(it: Figures) -> list[str]:
     notes = []
     if not it.point.v_layout_matters:
-        notes.append(f"v_layout: no effect ({_why_no_layout(it.point)})")
+        notes.append(f"v_layout: no effect ({why_no_layout(it.point)})")
     if _sends_more_than_baseline(it):
         notes.append(f"at this number of heads per rank it sends more bytes than {defaults.BASELINE}")
     return notes

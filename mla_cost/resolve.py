@@ -353,6 +353,21 @@ def _padding(kernel: Kernel, shared: bool, wanted: str | None, values: Mapping[s
     return padding
 
 
+def usual_sp(heads: Any, seq_len: Any) -> Any:
+    """The ranks that share a block where nobody says: the largest number up to `defaults.SP` that divides both.
+
+    heads, seq_len: numbers, or arrays of them.
+
+    >>> usual_sp(128, 16384), usual_sp(20, 16384), usual_sp(20, 16380)
+    (8, 4, 5)
+    """
+    found: Any = 1
+    for size in range(2, defaults.SP + 1):
+        divides = (heads % size == 0) & (seq_len % size == 0)
+        found = found + (size - found) * divides
+    return found
+
+
 def refuse_tensor_parallel(settings: PlanSettings) -> None:
     """Say of tensor parallelism that one block has none.
 

@@ -202,8 +202,19 @@ class Verdict(NamedTuple):
     budgeted_bytes: int | None = None
 
 
+class Beside(NamedTuple):
+    """The same blocks op by op under an eager kernel, where a fused one was chosen for them. Bytes."""
+
+    kernel: str
+    saved_bytes: int
+    peak_bytes: int
+    allocated_peak_bytes: int
+    status: Status
+    reason: str
+
+
 class Result(NamedTuple):
-    """One device, form, scheme, kernel and profile."""
+    """One device, form, scheme, kernel and profile. beside: at the attention scope, where a kernel was chosen."""
 
     device: str | None
     scope: str
@@ -220,6 +231,7 @@ class Result(NamedTuple):
     verdict: Verdict | None
     notes: tuple[str, ...] = ()
     time: None = None
+    beside: Beside | None = None
 
 
 class TermItem(NamedTuple):

@@ -80,6 +80,7 @@ def _inputs() -> dict[str, Any]:
         | {"dims": _object(_untitled(dims))}
         | {"model_title": _TEXT, "num_layers": _COUNT, "num_mla_layers": _COUNT, "devices": facts}
         | {"assumed": {"type": "object", "description": "By fact, what stands for what the model's file leaves out."}}
+        | {"sp_default": {"type": "string", "description": "What sp follows from, where it was not said; else empty."}}
         | {"changed": {"type": "object", "description": "Settings that are not the default's, as --set names them."}}
     )
 

@@ -100,7 +100,6 @@ class PlanSettings(BaseModel):
 
     def by_scope(self) -> Self:
         """The settings with the defaults of their scope, where nothing was said."""
-        if self.scope != "model":
-            return self
-        unsaid = {name: value for name, value in defaults.OF_MODEL.items() if name not in self.model_fields_set}
+        usual: dict[str, Any] = defaults.OF_SCOPE[self.scope]
+        unsaid = {name: value for name, value in usual.items() if name not in self.model_fields_set}
         return self.model_copy(update=unsaid)

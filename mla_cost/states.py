@@ -309,12 +309,20 @@ def padded_elements(elements: int, group: int, sharding: Sharding) -> int:
     return -(-elements // step) * step
 
 
+def sharding_problem(parallel: Parallel, settings: StateSettings) -> str:
+    """Why states cannot be shared that way at these degrees, with the way out; empty where they can."""
+    if settings.sharding != "zero2" or parallel.pp == 1:
+        return ""
+    return (
+        f"zero2 shards gradients as each micro-batch ends, which a pipeline (pp {parallel.pp}) would repeat per "
+        "micro-batch, and DeepSpeed refuses it; change sharding to zero1 or distributed, or pp to 1"
+    )
+
+
 def _require(parallel: Parallel, settings: StateSettings) -> None:
-    if settings.sharding == "zero2" and parallel.pp > 1:
-        raise InputError(
-            f"zero2 shards gradients as each micro-batch ends, which a pipeline (pp {parallel.pp}) would repeat per "
-            "micro-batch, and DeepSpeed refuses it; change sharding to zero1 or distributed, or pp to 1"
-        )
+    wrong = sharding_problem(parallel, settings)
+    if wrong:
+        raise InputError(wrong)
 
 
 def _held(part: str, weight: Weight, shared: bool, parallel: Parallel, settings: StateSettings) -> Held:

@@ -13,6 +13,7 @@ from mla_cost.engine import Allocation
 from mla_cost.errors import InputError, nearest
 from mla_cost.evaluate import Evaluation
 from mla_cost.figures import Figures, evaluation, figures
+from mla_cost.fit import with_kernel
 from mla_cost.parallel import Parallel
 from mla_cost.pricing import byte_formula
 from mla_cost.resolve import resolve
@@ -111,7 +112,8 @@ class _Block:
     def __init__(self, model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result) -> None:
         self.family = device.family if device else "none"
         self.row = row
-        self.it: Figures = figures(resolve(model, row.form, settings), self.family, settings.layers)
+        chosen, _ = with_kernel(model, device, row.form, settings)
+        self.it: Figures = figures(resolve(model, row.form, chosen), self.family, settings.layers)
         self.at = self.it.at
         self.known: dict[str, Callable[[], Items]] = {
             "saved": self.saved,

@@ -45,6 +45,7 @@ from mla_cost.states import (
     rank_parameters,
     reduced_bytes,
     shape_of,
+    sharding_problem,
     states,
     step_collectives,
 )
@@ -128,7 +129,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
             *_parts(model, costs),
             *_stated_parts(costs),
             *_spread(settings),
-            *ignored.notes(model, chosen, point.kernel),
+            *ignored.notes(model, settings, point, device=device is not None),
         ),
     )
 
@@ -387,9 +388,10 @@ def require_legal(model: ModelConfig, settings: PlanSettings) -> None:
     keeping = state_settings(settings)
     shape = shape_of(model, keeping, seq_len=settings.seq_len, micro_batch=settings.micro_batch)
     require_profile(settings)  # before degrees, whose way out could be one that a dispatcher refuses
-    wrong = problems(parallel_of(settings), shape)
-    if wrong:
-        raise Illegal(wrong[0].text)
+    parallel = parallel_of(settings)
+    wrong = [*(problem.text for problem in problems(parallel, shape)), sharding_problem(parallel, keeping)]
+    if any(wrong):
+        raise Illegal(next(filter(None, wrong)))
 
 
 def require_form(model: ModelConfig, form: str, settings: PlanSettings) -> None:
@@ -457,7 +459,7 @@ def standing(costs: Sequence[ChunkCost], profile: Profile, arch: str) -> tuple[B
 
 def _settings(settings: PlanSettings, key: Key) -> dict[str, object]:
     fields = ("remat", "causal", "tp", "pp", "ep", "etp", "dp", "sharding", "cross_entropy")
-    priced = ("value_padding", "v_layout", "attention_layout", "softmax_dtype", "names")
+    priced = ("value_padding", "v_layout", "attention_layout", "softmax_dtype", "mask", "norm", "names")
     own = IMPLEMENTATION if PROFILES[key.profile].texts else ()
     found = {field: getattr(key if field in PROFILES[key.profile].fixed else settings, field) for field in priced}
     found["value_padding"] = key.value_padding

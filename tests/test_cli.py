@@ -44,7 +44,7 @@ def cli(capsys):
     def run(*arguments: str, code: int = 0) -> str:
         given = [str(argument) for argument in arguments]
         if given[:1] == ["plan"] and not {"--scope", "--help"} & {*given}:
-            given += ["--scope", "attention"]
+            given += ["--scope", "attention", *([] if "--kernel" in given else ["--kernel", "eager"])]
         with pytest.raises(SystemExit) as ended:
             main(given)
         out, err = capsys.readouterr()

@@ -17,7 +17,14 @@ from mla_cost.errors import InputError
 from mla_cost.parallel import parse_layout
 from mla_cost.results import Lever, Result, Verdict
 
-ATTENTION: dict[str, Any] = {"scope": "attention", "device": "910b-64gb", "layers": 8, "sp": 8, "seq_len": 16384}
+ATTENTION: dict[str, Any] = {
+    "scope": "attention",
+    "kernel": "eager",
+    "device": "910b-64gb",
+    "layers": 8,
+    "sp": 8,
+    "seq_len": 16384,
+}
 MODEL: dict[str, Any] = {
     "model": "deepseek-v2-lite",
     "device": "a100-80gb",
@@ -194,7 +201,7 @@ def test_an_illegal_row_keeps_its_own_way_out():
     assert verdict(absorbed).levers == ()
 
 
-BLOCKS = ["plan", "--scope", "attention", "--layers", "8"]
+BLOCKS = ["plan", "--scope", "attention", "--kernel", "eager", "--layers", "8"]
 
 
 @pytest.mark.parametrize("arguments", [BLOCKS, ["plan", "moonlight-8-h100", "--form", "laga"]])
@@ -215,7 +222,22 @@ def test_the_table_has_them_on_request(capsys, arguments):
 
 def test_json_has_them_on_request(capsys):
     with pytest.raises(SystemExit):
-        main(["plan", "--scope", "attention", "--layers", "8", "--device", "910b-64gb", "--levers", "--format", "json"])
+        main(
+            [
+                "plan",
+                "--scope",
+                "attention",
+                "--kernel",
+                "eager",
+                "--layers",
+                "8",
+                "--device",
+                "910b-64gb",
+                "--levers",
+                "--format",
+                "json",
+            ]
+        )
     rows = json.loads(capsys.readouterr().out)["results"]
     assert all(row["verdict"]["levers"] for row in rows)
     assert rows[0]["verdict"]["levers"][0]["settings"]["kernel"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise, product
 from typing import Any
 
@@ -26,6 +26,12 @@ from mla_cost.resolve import Illegal, resolve
 from mla_cost.results import Verdict
 from mla_cost.settings import PlanSettings
 
+
+def usual(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Of blocks these are about, op by op; whole models have their own defaults."""
+    return {} if question.get("scope") == "model" else {"scope": "attention", "kernel": "eager"}
+
+
 TINY = {"hidden": 64, "heads": 8, "q_lora_rank": 32, "kv_lora_rank": 16}
 TINY |= {"qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
 LITE: dict[str, Any] = {"scope": "model", "model": "deepseek-v2-lite", "device": "a100-80gb"}
@@ -45,7 +51,7 @@ KEYS = [
 
 def verdict(question: dict[str, Any], found: Fit, **changes: Any) -> Verdict:
     """What a plan says of a row at other settings."""
-    asked = {"scope": "attention", **question, "device": found.device, "form": found.form, **changes}
+    asked = {**usual(question), **question, "device": found.device, "form": found.form, **changes}
     asked.pop("max_seq_len", None)
     (row,) = mla_cost.plan(**asked).results
     assert row.verdict is not None
@@ -136,7 +142,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
 def test_both_sides_of_the_boundary(question):
-    asked = {"scope": "attention", **question}
+    asked = {**usual(question), **question}
     found = mla_cost.longest(**asked)
     asked.pop("zigzag", None)
     for row in found.results:
@@ -152,7 +158,9 @@ def test_both_sides_of_the_boundary(question):
 
 @pytest.mark.parametrize(("sp", "zigzag", "step"), [(8, False, 8), (8, True, 16), (1, True, 1), (1, False, 1)])
 def test_the_step(sp, zigzag, step):
-    (row,) = mla_cost.longest(form="laga", device="910b-64gb", sp=sp, zigzag=zigzag, scope="attention").results
+    (row,) = mla_cost.longest(
+        form="laga", device="910b-64gb", sp=sp, zigzag=zigzag, scope="attention", kernel="eager"
+    ).results
     assert row.seq_len_step == step
 
 
@@ -173,7 +181,7 @@ def test_a_scan_of_every_length_finds_the_same(form, kernel, sp):
 
 
 def fit_of(question: dict[str, Any], form: str, **more: Any) -> Fit:
-    (row,) = mla_cost.longest(**{"scope": "attention", **question, "form": form, **more}).results
+    (row,) = mla_cost.longest(**{**usual(question), **question, "form": form, **more}).results
     return row
 
 
@@ -200,7 +208,7 @@ def test_where_not_even_the_least_length_fits():
 )
 def test_the_least_sp_fits_and_no_smaller_one_does(question):
     target = question.get("seq_len", 16384)
-    for row in mla_cost.longest(**{"scope": "attention", "device": "a100-80gb", **question}).results:
+    for row in mla_cost.longest(**{**usual(question), "device": "a100-80gb", **question}).results:
         assert row.min_sp is not None
         smaller = [sp for sp in range(1, row.min_sp) if target % sp == 0]
         assert fits(verdict(question, row, sp=row.min_sp))
@@ -208,7 +216,7 @@ def test_the_least_sp_fits_and_no_smaller_one_does(question):
 
 
 def test_a_block_takes_the_devices_that_share_it():
-    for row in mla_cost.longest(device="910b-64gb", scope="attention").results:
+    for row in mla_cost.longest(device="910b-64gb", scope="attention", kernel="eager").results:
         assert row.min_devices == row.min_sp
 
 
@@ -281,7 +289,9 @@ def test_the_fewest_devices_say_where_a_pipeline_is_longer_than_its_micro_batche
 def cli(capsys) -> Callable[..., tuple[Any, str, str]]:
     def run(*arguments: str) -> tuple[Any, str, str]:
         with pytest.raises(SystemExit) as ended:
-            main(["fit", *arguments, *([] if "--scope" in arguments else ["--scope", "attention"])])
+            main(
+                ["fit", *arguments, *([] if "--scope" in arguments else ["--scope", "attention", "--kernel", "eager"])]
+            )
         out, err = capsys.readouterr()
         return ended.value.code, out, err
 
@@ -316,7 +326,7 @@ def test_the_json_has_the_fields_of_the_schema_in_order(cli):
 def test_the_table_says_what_the_json_says(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = cli("--device", "910b-64gb,h100-80gb")
-    rows = mla_cost.longest(device=["910b-64gb", "h100-80gb"], scope="attention")
+    rows = mla_cost.longest(device=["910b-64gb", "h100-80gb"], scope="attention", kernel="eager")
     for row in rows.results:
         cells = [row.form, row.kernel, f"{row.max_seq_len:,}", str(row.min_sp), str(row.min_devices)]
         assert cells in [line.split() for line in out.splitlines()]

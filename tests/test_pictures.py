@@ -30,7 +30,7 @@ def bars(text: str, label: str) -> list[str]:
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=str)
 def test_the_layers_at_the_peak_are_the_allocated_peak(question):
-    settings = PlanSettings(**question, scope="attention")
+    settings = PlanSettings(**question, scope="attention", kernel="eager")
     rows = [row for row in api.answer(settings).results if row.memory.allocated_peak_bytes is not None]
     for it, row in zip(api.pictures(settings), rows, strict=True):
         assert it.totals[it.peak] == row.memory.allocated_peak_bytes == max(it.totals)
@@ -39,7 +39,7 @@ def test_the_layers_at_the_peak_are_the_allocated_peak(question):
 
 
 def test_the_largest_tensors_have_names():
-    (it,) = api.pictures(PlanSettings(form=("absorbed",), device=("a100-80gb",), scope="attention"))
+    (it,) = api.pictures(PlanSettings(form=("absorbed",), device=("a100-80gb",), scope="attention", kernel="eager"))
     names = {layer.name for layer in it.layers}
     assert {"probabilities", "probabilities copy", "kernel workspace", "weights"} <= names
     rest = next(layer for layer in it.layers if layer.name == "everything else")
@@ -105,7 +105,7 @@ def test_many_stages_are_drawn_on_request(capsys):
 
 
 def test_forms_have_bars_on_request(capsys):
-    block = ("--scope", "attention")
+    block = ("--scope", "attention", "--kernel", "eager")
     plain, drawn = printed(capsys, *block), printed(capsys, *block, "--bars")
     assert not bars(plain, "laga")
     assert len(bars(drawn, "laga")) == 2  # devices
@@ -115,7 +115,7 @@ def test_forms_have_bars_on_request(capsys):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--device", "a100-80gb", "--scope", "attention"],
+        ["--device", "a100-80gb", "--scope", "attention", "--kernel", "eager"],
         ["--device", "none", "--scope", "attention", "--layers", "4", "--kernel", "eager-bmm"],
         ["deepseek-v3-2048-h800"],
         ["moonlight-8-h100", "--form", "laga"],
@@ -137,7 +137,7 @@ def test_the_drawing_names_the_peak_and_its_tensors(capsys, tmp_path):
 
     path = tmp_path / "memory.svg"
     with mpl.rc_context({"svg.fonttype": "none"}):
-        asked = ["--scope", "attention", "--device", "a100-80gb", "--form", "absorbed"]
+        asked = ["--scope", "attention", "--kernel", "eager", "--device", "a100-80gb", "--form", "absorbed"]
         printed(capsys, *asked, "--plot", str(path))
     text = path.read_text(encoding="utf-8")
     for words in ("peak 41.02 GiB, backward of probabilities", "probabilities copy", "kernel workspace, 16.00"):

@@ -11,7 +11,14 @@ import mla_cost
 
 
 def plan(**settings):
-    usual = {"scope": "attention", "model": "deepseek-v3", "device": "910b-64gb", "seq_len": 16384, "sp": 8}
+    usual = {
+        "scope": "attention",
+        "kernel": "eager",
+        "model": "deepseek-v3",
+        "device": "910b-64gb",
+        "seq_len": 16384,
+        "sp": 8,
+    }
     return mla_cost.plan(**{**usual, **settings})
 
 

@@ -30,8 +30,11 @@ from mla_cost.sweeping.output import save
 DEVICES = ("910b-64gb", "a100-80gb", "h100-80gb", "mi300x")
 BASE: dict[str, Any] = {"device": "910b-64gb"}
 # one block, as all of this file; tests/test_sweep_model.py is about whole models
-sweep, plan = partial(mla_cost.sweep, scope="attention"), partial(mla_cost.plan, scope="attention")
-SWEEP = ["sweep", "--scope", "attention"]
+sweep, plan = (
+    partial(mla_cost.sweep, scope="attention", kernel="eager"),
+    partial(mla_cost.plan, scope="attention", kernel="eager"),
+)
+SWEEP = ["sweep", "--scope", "attention", "--kernel", "eager"]
 
 
 def differing(study, found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,6 +13,12 @@ from mla_cost.cli import main
 from mla_cost.errors import InputError
 from mla_cost.results import Result
 from mla_cost.settings import PlanSettings
+
+
+def usual(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Of blocks these are about, op by op; whole models have their own defaults."""
+    return {} if question.get("scope") == "model" else {"scope": "attention", "kernel": "eager"}
+
 
 DEEPSEEK: dict[str, Any] = {
     "model": "deepseek-v3",
@@ -58,7 +65,7 @@ STAGE = {
 
 
 def settings_of(question: dict[str, Any]) -> PlanSettings:
-    return PlanSettings(**{"scope": "attention", **question})
+    return PlanSettings(**{**usual(question), **question})
 
 
 def totals(settings: PlanSettings, term: str, stage: int | None = None) -> list[int]:
@@ -160,7 +167,9 @@ def test_what_is_refused(question, term, stage, message):
 
 
 def printed(capsys, *arguments: str, code: int = 0) -> str:
-    scope = [] if any(name.startswith("deepseek") for name in arguments) else ["--scope", "attention"]
+    scope = (
+        [] if any(name.startswith("deepseek") for name in arguments) else ["--scope", "attention", "--kernel", "eager"]
+    )
     with pytest.raises(SystemExit) as ended:
         main(["plan", *arguments, *scope])
     out, err = capsys.readouterr()

@@ -16,14 +16,29 @@ from mla_cost.program import FusedShape, Kernel
 
 
 def fused_workspace(kernel: Kernel, facts: Facts, call: FusedCall, values: dict[str, Any]) -> Any:
-    """Bytes at every point, exact below 2^53 as every other size: the function only adds, multiplies and rounds up."""
+    """Bytes at every point, exact below 2^53 as every other size.
+
+    A function that adds, multiplies and rounds up takes whole arrays; one that branches or calls others is asked for
+    each distinct shape.
+    """
     shape: Any = fused_shape(facts, call, values)  # of arrays where points differ
     arrays = [field for field in shape if isinstance(field, np.ndarray)]
     if not arrays:
         return float(kernel.workspace(FusedShape(*map(int, shape))))
-    if not isinstance(shape.qk, np.ndarray) and not isinstance(shape.v, np.ndarray):
-        return _elementwise(kernel.workspace)(shape)
-    return _by_widths(kernel, shape, arrays[0].shape)
+    size = arrays[0].shape
+    try:
+        if not isinstance(shape.qk, np.ndarray) and not isinstance(shape.v, np.ndarray):
+            return _elementwise(kernel.workspace)(shape)
+        return _by_widths(kernel, shape, size)
+    except (TypeError, ValueError):  # a branch on many values, or a helper that takes one
+        return _one_by_one(kernel, shape, size)
+
+
+def _one_by_one(kernel: Kernel, shape: Any, size: tuple[int, ...]) -> Any:
+    every = np.stack([np.broadcast_to(field, size) for field in shape])
+    shapes, which = np.unique(every, axis=1, return_inverse=True)
+    each = [kernel.workspace(FusedShape(*map(int, one))) for one in shapes.T.tolist()]
+    return np.array(each, np.float64)[which.ravel()]
 
 
 def _by_widths(kernel: Kernel, shape: Any, size: tuple[int, ...]) -> Any:
@@ -42,7 +57,8 @@ def _by_widths(kernel: Kernel, shape: Any, size: tuple[int, ...]) -> Any:
 @cache
 def _elementwise(written: Callable[[FusedShape], int]) -> Callable[[Any], Any]:
     """A kernel's function with `max` and `min` that compare array with array."""
-    assert isinstance(written, FunctionType)
+    if not isinstance(written, FunctionType) or written.__closure__:
+        raise TypeError("only a plain function takes arrays")
     return FunctionType(written.__code__, {**written.__globals__, "max": _largest, "min": _smallest})
 
 

@@ -7,9 +7,12 @@ from mla_cost import defaults
 MODEL: Final = f"A model of the catalogue, a model YAML or a config.json; {defaults.MODEL} by default."
 DEVICES: Final = f"{' and '.join(defaults.DEVICES)} by default."
 SEQ_LEN: Final = f"{defaults.SEQ_LEN:,} by default."
-SP: Final = f"Ranks that share one sequence; {defaults.OF_MODEL['sp']} by default, {defaults.SP} at scope attention."
+_OF_MODEL: Final = defaults.OF_SCOPE["model"]
+SP: Final = (
+    f"Ranks that share one sequence; {_OF_MODEL['sp']} by default, at scope attention the largest up to {defaults.SP} "
+    "that divides heads and sequence."
+)
 KERNEL: Final = (
-    f"How attention is executed; by default {defaults.OF_MODEL['kernel']}, the one that trains, at scope attention "
-    f"{defaults.ATTENTION_KERNEL}."
+    f"How attention is executed; {_OF_MODEL['kernel']} by default: the one that trains the form on the device."
 )
 MTP: Final = "Multi-token-prediction modules; the model's own by default, 0 leaves them out."

@@ -7,7 +7,7 @@ from itertools import product
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from mla_cost import api, catalog
+from mla_cost import api, catalog, defaults
 from mla_cost.evidence import counts, fused, numerics
 from mla_cost.evidence.accountings import accountings
 from mla_cost.evidence.reads import read
@@ -135,7 +135,9 @@ def price(fields: Mapping[str, Any]) -> Result:
     rest = {name: value for name, value in fields.items() if not name.startswith("dims.")}
     if str(rest.get("model", "")).endswith(".yaml"):  # a model of one run, kept beside its figures
         rest["model"] = str(directory() / "models" / str(rest["model"]))
-    return api.plan(**{"scope": "attention", **rest}, dims=dims).results[0]
+    # published blocks are op by op unless their source says otherwise
+    usual = {} if rest.get("scope") == "model" else {"scope": "attention", "kernel": defaults.ATTENTION_KERNEL}
+    return api.plan(**{**usual, **rest}, dims=dims).results[0]
 
 
 def grid(choices: Choices) -> Iterator[dict[str, Any]]:

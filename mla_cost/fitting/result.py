@@ -130,7 +130,7 @@ def longest(
     fewest devices are looked for over sp, pp, ep and dp at the tp asked. Raises `mla_cost.InputError` for bad input.
 
     >>> import mla_cost
-    >>> found = mla_cost.longest(device="910b-64gb", scope="attention", sp=8, seq_len=65536)
+    >>> found = mla_cost.longest(device="910b-64gb", scope="attention", kernel="eager", sp=8, seq_len=65536)
     >>> found["laga"].max_seq_len, found["laga"].seq_len_step, found["laga"].limited_by
     (25648, 8, 'memory')
     >>> found["laga"].min_sp  # a block's eager scores of 65,536 tokens

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from mla_cost.arrays.codes import ILLEGAL, KERNEL_NAMES, MISSING, NONE, UNSUPPORTED, UNTRAINED
-from mla_cost.fit import TIGHT
+from mla_cost.fit import AUTO, TIGHT
 from mla_cost.rowmodel import BYTES, Column
+from mla_cost.sweeping.automatic import Automatic
 from mla_cost.sweeping.check import Checker
 from mla_cost.sweeping.columns import Columns
 from mla_cost.sweeping.grid import Box, Choice, Grid
@@ -27,6 +28,8 @@ class Attention:
         self.grid = grid
         self._pricer = Pricer(grid)
         self._checker = Checker(grid)
+        self._automatic = Automatic(grid)
+        self._filled = {"kernel", "status", "reason", *(column.name for column in self.figures)}
         for device in grid.devices:
             self._checker.check_reserve(device, grid.choice(0).settings)
 
@@ -44,11 +47,26 @@ class Attention:
 
     def fill(self, choice: Choice, box: Box, views: Columns) -> None:
         """Figures and verdicts of a box. views: a row for each numeric point, a column for each device."""
+        if choice.settings.kernel != AUTO:
+            every = range(len(self.grid.devices))
+            self._fill(choice, box, views, dict.fromkeys(every))
+            return
+        for own, devices in self._automatic.chosen(choice, box).items():
+            whole = {name: np.empty_like(view) for name, view in views.items()}
+            self._fill(choice._replace(settings=own.applied(choice.settings)), box, whole, devices)
+            for at, mine in devices.items():
+                for name, view in views.items():
+                    if name in self._filled:
+                        where = slice(None) if mine is None else mine
+                        view[where, at] = whole[name][where, at]
+
+    def _fill(self, choice: Choice, box: Box, views: Columns, devices: Iterable[int]) -> None:
+        """The same under one kernel, for some devices, by place."""
         figures = self._pricer.figures(choice, box)
-        views["kernel"][:] = KERNEL_NAMES.index(choice.settings.kernel)
         wire = figures.columns["forward_wire_bytes"] + figures.columns["backward_wire_bytes"]
         alike = {**figures.columns, "peak_bytes": figures.peak, "wire_bytes": np.maximum(wire, MISSING)}
-        for at in range(len(self.grid.devices)):
+        for at in devices:
+            views["kernel"][:, at] = KERNEL_NAMES.index(choice.settings.kernel)
             for name, values in alike.items():
                 views[name][:, at] = values
             self._verdict(choice, box, figures, at, {name: view[:, at] for name, view in views.items()})

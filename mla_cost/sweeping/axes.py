@@ -226,7 +226,7 @@ def _whole(axis: Axis, none: bool = False) -> None:
 
 def _check_value(settings: PlanSettings, name: str, value: Any) -> None:
     if name in DECLARED:
-        if value == AUTO and name == "kernel" and settings.scope == "model":
+        if value == AUTO and name == "kernel":
             return
         if value is not None or name != "scheme":  # None: the form's own
             named(name, value, DECLARED[name])

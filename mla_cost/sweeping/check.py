@@ -36,6 +36,7 @@ class Checker:
         """The figures and the status of a point, as ints."""
         form, model, device, settings = self.grid.point_settings(index)
         refused = {**dict.fromkeys(BYTES, MISSING), "status": ILLEGAL}
+        settings, _ = fit.with_kernel(model, device, form, settings)
         try:
             it = figures(resolve(model, form, settings), device.family if device else "none", settings.layers)
         except Illegal:
@@ -75,16 +76,17 @@ class Checker:
 
     def _deciding(self, index: int, code: int | None) -> Any:
         choice, taken, model, device = self.grid.positions(index)
-        sp, heads = taken.get("sp", self.grid.settings.sp), model.dims.heads
+        sp, heads = self.grid.sp_of(taken, model), model.dims.heads
         if code == REQUIREMENT:
             return choice.number, taken.get("seq_len", 0), sp, heads
         widths = (choice.number, *model.dims.model_dump().values())
         if code == NO_PROGRAM:
-            return code, widths
+            return code, widths, choice.settings.kernel == fit.AUTO and device and device.name
         return (code, widths, device and device.name, sp == 1) if code == UNTRAINED else index
 
     def _sentence(self, index: int) -> str:
         form, model, device, settings = self.grid.point_settings(index)
+        settings, _ = fit.with_kernel(model, device, form, settings)
         try:
             point = resolve(model, form, settings)
             evaluation(point)

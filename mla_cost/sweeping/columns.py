@@ -22,6 +22,8 @@ def table(grid: Grid, figures: Sequence[Column]) -> Iterator[Column]:
     for axis in grid.axes:
         if axis.name not in NAMES:
             yield _axis_column(grid, axis)
+    if grid.own_sp:
+        yield Column("sp", "int64")
     forms = next(axis.values for axis in grid.choices if axis.name == "form")
     yield Column("form", "int16", tuple(forms))
     yield Column("scheme", "int16", tuple(SCHEMES))

@@ -19,7 +19,7 @@ from mla_cost.arrays.matrices import Floats
 from mla_cost.config import DeviceConfig, ModelConfig, validated
 from mla_cost.errors import InputError
 from mla_cost.forms import FORMS
-from mla_cost.resolve import named, refuse_tensor_parallel
+from mla_cost.resolve import named, refuse_tensor_parallel, usual_sp
 from mla_cost.settings import PlanSettings
 from mla_cost.sweeping.axes import COUNTS, Axis
 
@@ -78,6 +78,7 @@ class Grid:
         self.shape = tuple(len(axis.values) for axis in self.numbers)
         self.num_numbers = math.prod(self.shape)
         self.num_choices = math.prod(len(axis.values) for axis in self.choices)
+        self.own_sp = self._shares(axes)
         self._choices: dict[int, Choice] = {}
         self._spreads: dict[tuple[str, int], NDArray[Any]] = {}
         self._cut()
@@ -85,6 +86,18 @@ class Grid:
     @staticmethod
     def _require(settings: PlanSettings) -> None:
         refuse_tensor_parallel(settings)
+
+    def _shares(self, axes: Sequence[Axis]) -> bool:
+        """Whether each point has the sp of its own heads and sequence; where all have the same, the settings get it."""
+        if "sp" in self.settings.model_fields_set or any(axis.name == "sp" for axis in axes):
+            return False
+        (_, heads), (_, lengths) = self.symbols["n"], self.symbols["S"]
+        if len(heads) > 1 or len(lengths) > 1:
+            return True
+        sp = usual_sp(int(heads[0]), int(lengths[0]))
+        self.settings = self.settings.model_copy(update={"sp": sp})
+        del self.symbols  # worked out again with it
+        return False
 
     @staticmethod
     def is_number(axis: Axis) -> bool:
@@ -180,15 +193,26 @@ class Grid:
     def constant(self) -> frozenset[str]:
         """The symbols that are the same at every point of the grid, those that follow from S, P and n included."""
         same = {symbol for symbol, (_, values) in self.symbols.items() if len(values) == 1}
+        if self.own_sp:
+            same.discard("P")
         follow = {"s": "SP", "u": "SP", "l": "nP", "r_half": "r", "P_others": "P"}
         return frozenset(same | {symbol for symbol, of in follow.items() if same.issuperset(of)})
 
     def values(self, box: Box) -> dict[str, Any]:
         """Every symbol of `symbols` over a box, in double precision."""
-        return {
+        found = {
             symbol: values[0] if at < 0 else self.spread(symbol, values, at, box)
             for symbol, (at, values) in self.symbols.items()
         }
+        if self.own_sp:
+            found["P"] = usual_sp(found["n"], found["S"]) * 1.0
+        return found
+
+    def sp_of(self, taken: Mapping[str, Any], model: ModelConfig) -> int:
+        """The sp of a point. taken: the value of each numeric axis; model: with the point's dims."""
+        if not self.own_sp:
+            return int(taken.get("sp", self.settings.sp))
+        return int(usual_sp(model.dims.heads, int(taken.get("seq_len", self.settings.seq_len))))
 
     def positions(self, index: int) -> tuple[Choice, dict[str, Any], ModelConfig, DeviceConfig | None]:
         """What a point is: its choice, the value of each numeric axis, its model with its dims, its device."""
@@ -207,6 +231,8 @@ class Grid:
         """A point as a plan would hold it."""
         choice, taken, model, device = self.positions(index)
         sizes = {name: int(value) for name, value in taken.items() if name in COUNTS[self.settings.scope]}
+        if self.own_sp:
+            sizes["sp"] = self.sp_of(taken, model)
         return choice.form, model, device, choice.settings.model_copy(update=sizes)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mla_cost import defaults
 from mla_cost.arrays import matrices
 from mla_cost.arrays.codes import MISSING, NO_PROGRAM, REQUIREMENT, TOO_LARGE
 from mla_cost.arrays.matrices import OTHERS, SCRATCH, Folded, Ints, fold, fold_further
@@ -104,7 +105,8 @@ class Pricer:
     def _key(self, choice: Choice, values: Mapping[str, Any]) -> Key | int:
         """The key of these points, or why there is none: resolved as a plan would, for the first of them."""
         first = {symbol: int(_first(value)) for symbol, value in values.items()}
-        signature = (choice.number, *(min(first.get(symbol, 2), 2) for symbol in _BITS), _padding_class(first))
+        kernel = choice.settings.kernel, choice.settings.value_padding
+        signature = (choice.number, kernel, *(min(first.get(symbol, 2), 2) for symbol in _BITS), _padding_class(first))
         refused = _refused_requirement(SCHEMES[_scheme_name(choice)], first)
         if refused:
             return REQUIREMENT
@@ -168,11 +170,16 @@ class Pricer:
         axis, values = self.grid.symbols["P"]
         reserve = tuple(sorted(choice.settings.reserve.items()))
         key = (device.name, reserve)
+        if self.grid.own_sp:
+            values = np.arange(1, defaults.SP + 1)
         if key not in self._usable:
             self._usable[key] = np.array(
                 [_usable(device, choice.settings.model_copy(update={"sp": int(sp)})) for sp in values], np.int64
             )
         found = self._usable[key]
+        if self.grid.own_sp:
+            sp = np.broadcast_to(self.grid.values(box)["P"], box.size).astype(np.int64)
+            return found[sp - 1]
         return found[0] if axis < 0 else self.grid.spread(f"usable {key}", found, axis, box)
 
 

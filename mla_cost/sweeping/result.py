@@ -20,6 +20,7 @@ from mla_cost.forms import FORMS
 from mla_cost.given import items
 from mla_cost.given import names as names_of
 from mla_cost.rowmodel import NAMES, Column
+from mla_cost.scopes import require_scope
 from mla_cost.settings import PlanSettings
 from mla_cost.sweeping.attention import Attention
 from mla_cost.sweeping.axes import Axis, axes_of, expand, is_glob
@@ -186,6 +187,8 @@ class Sweep:
             values = grid.spread(f"column {axis.name}", stored(axis), at, box)
             for device in range(len(grid.devices)):
                 views[axis.name][:, device] = values
+        if grid.own_sp:
+            views["sp"][:] = np.broadcast_to(grid.values(box)["P"], box.size)[:, None]
         for where, axis in zip(choice.at, grid.choices, strict=True):
             if axis.name not in NAMES:
                 views[axis.name][:] = stored(axis)[where]
@@ -525,5 +528,7 @@ def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]
 
 def of(settings: PlanSettings, over: Mapping[str, Any]) -> Sweep:
     """The sweep of a plan's settings over axes."""
+    if settings.scope != "model":  # of a model, the grid says so of its layers
+        require_scope(settings)
     settings = settings.by_scope()
     return Sweep(settings, axes_of(settings, over))

@@ -42,7 +42,7 @@ def plan_table(plan: Plan, *, bars: bool = False) -> RenderableType:
 
         parts += form_bars(plan)
     parts += [Text(""), *_drivers(plan)]
-    parts += [Text(""), *_fused(plan), Text(""), *_small_print(plan), *_levers(plan)]
+    parts += [Text(""), *_beside(plan), *_fused(plan), Text(""), *_small_print(plan), *_levers(plan)]
     return Group(*parts)
 
 
@@ -78,7 +78,8 @@ def _heading(plan: Plan) -> str:
     inputs = plan.inputs
     layers, sp = inputs["layers"], inputs["sp"]
     blocks = "one attention block" if layers == 1 else f"{layers} attention blocks"
-    share = f"sp {sp}" + (f" ({inputs['seq_len'] // sp:,} positions per rank)" if sp > 1 else "")
+    told = [f"{inputs['seq_len'] // sp:,} positions per rank"] * (sp > 1) + [inputs["sp_default"]]
+    share = f"sp {sp}" + (f" ({'; '.join(filter(None, told))})" if any(told) else "")
     about = [blocks, f"{inputs['seq_len']:,} tokens", share, f"micro-batch {inputs['micro_batch']}", inputs["dtype"]]
     lines = [f"{inputs['model_title']}: {', '.join(about)}, kernel {inputs['kernel']}{other_memory(plan)}"]
     mla, every = inputs["num_mla_layers"], inputs["num_layers"]
@@ -168,6 +169,24 @@ def _fused(plan: Plan) -> Iterator[RenderableType]:
     yield items((f"{device} {result.form}", _options(result)) for device, result in rows)
 
 
+def _beside(plan: Plan) -> Iterator[RenderableType]:
+    """The same blocks op by op, where their kernel was chosen for them."""
+    rows = [(device, r, r.beside) for device, results in by_device(plan) for r in results if r.beside is not None]
+    if not rows:
+        return
+    yield Text(f"Beside it, kernel {rows[0][2].kernel} (GiB: saved, peak, allocated)", style="bold")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    for _ in range(3):
+        table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for device, row, found in rows:
+        amounts = found.saved_bytes, found.peak_bytes, found.allocated_peak_bytes
+        table.add_row(f"  {device or ''} {row.form}", *map(gib, amounts), found.reason)
+    yield table
+    yield Text("")
+
+
 def _options(result: Result) -> str:
     assert result.verdict is not None
     found: dict[str, str] = {}
@@ -184,7 +203,7 @@ def _holds_scores(result: Result) -> bool:
 
 def _small_print(plan: Plan) -> Iterator[RenderableType]:
     yield from map(Text, note_lines(plan))
-    if any(_holds_scores(result) for result in plan.results):
+    if any(_holds_scores(result) or result.beside is not None for result in plan.results):
         for name, facts in plan.inputs["devices"].items():
             yield Text(f"{name}: {facts['softmax_workspace']}", style="dim")
         if not plan.inputs["devices"]:
