@@ -223,7 +223,7 @@ def test_json_has_them_on_request(capsys):
     assert rows[0]["verdict"]["levers"][0]["settings"]["kernel"]
 
 
-@pytest.mark.parametrize("more", [{}, {"pp": 3, "tp": 2, "dp": 8, "ep": 4, "sharding": "zero2"}])
+@pytest.mark.parametrize("more", [{}, {"pp": 3, "tp": 2, "dp": 8, "ep": 4, "sharding": "ddp"}])
 def test_no_change_leaves_less_than_half_the_weights_of_an_average_stage(more):
     """What `_hopeless` rests on."""
     settings = PlanSettings(model="deepseek-v2-lite", device=("h100-80gb",), scope="model", form=("laga",), **more)
