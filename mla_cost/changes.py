@@ -329,9 +329,25 @@ def _price(before: Priced, after: Priced) -> Iterator[str]:
 
 
 def _search(asked: Priced) -> _Found | None:
+    if _hopeless(asked):
+        return None
     known: dict[str, Priced] = {}
     same = _shortest(asked, 1, known)
     return same if same is not None else _shortest(asked, 2**LONGEST, known)
+
+
+def _hopeless(asked: Priced) -> bool:
+    """Whether states alone rule out every plan that LONGEST changes can lead to, so that none needs to be priced.
+
+    No change leaves less than half the weights of an average stage, and the worst stage has no less than the average.
+    Where nothing is held twice, no change leaves less than half of Adam's moments either: it at most doubles the ranks.
+    What is visible bounds what is usable after any change.
+    """
+    stages, settings = asked.row.memory.stages or (), asked.settings
+    least = sum(stage.weight_bytes for stage in stages)
+    if settings.tp == settings.sp == settings.dp == 1:
+        least += sum(stage.moments_bytes for stage in stages)
+    return least > 2**LONGEST * asked.device.visible_bytes.integer * len(stages)
 
 
 def _shortest(asked: Priced, most: int, known: dict[str, Priced]) -> _Found | None:

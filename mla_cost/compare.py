@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from mla_cost.engine import Allocation, Timeline
+from mla_cost.engine import PROGRAMS, Allocation, Timeline
 from mla_cost.evaluate import account_of
 from mla_cost.figures import Figures
 from mla_cost.results import Difference
@@ -34,7 +34,7 @@ def compare(ours: Figures, theirs: Figures) -> tuple[Difference, ...]:
     )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=PROGRAMS)
 def _groups(timeline: Timeline) -> tuple[str, ...]:
     return tuple(_group(allocation) for allocation in timeline.allocations)
 

@@ -15,7 +15,8 @@ Text = Annotated[str, Field(min_length=1, max_length=2000)]
 Hidden = Annotated[int, Field(ge=1, le=2**20)]
 Width = Annotated[int, Field(ge=1, le=2**16)]
 RopeWidth = Annotated[int, Field(ge=0, le=2**16, multiple_of=2)]
-Layers = Annotated[int, Field(ge=1, le=100_000)]
+MOST_LAYERS: Final = 4096  # tens of times the deepest model that is published
+Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS)]
 Vocabulary = Annotated[int, Field(ge=1, le=2**24)]
 Tokens = Annotated[int, Field(ge=1, le=2**32)]
 Experts = Annotated[int, Field(ge=0, le=2**16)]
@@ -77,13 +78,13 @@ class ModelConfig(BaseModel):
     num_mla_layers: Layers | None = None
     attention_kind: Text = "mla"
     mla_layers: Text = "all"
-    mla_layer_indices: tuple[Annotated[int, Field(ge=0, lt=100_000)], ...] | None = None
+    mla_layer_indices: tuple[Annotated[int, Field(ge=0, lt=MOST_LAYERS)], ...] | None = None
     intermediate_size: Hidden | None = None
     moe_intermediate_size: Hidden | None = None
     num_routed_experts: Experts | None = None
     num_shared_experts: Experts | None = None
     num_experts_per_token: Experts | None = None
-    num_dense_layers: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    num_dense_layers: Annotated[int, Field(ge=0, le=MOST_LAYERS)] | None = None
     num_mtp_layers: Annotated[int, Field(ge=0, le=1000)] | None = None
     router_scores: Literal["sigmoid", "softmax"] | None = None
     router_correction_bias: bool | None = None
@@ -96,7 +97,7 @@ class ModelConfig(BaseModel):
     parameters_exact_scope: Text | None = None
     checkpoint: dict[CheckpointFact, Count] = {}
     indexer: dict[IndexerDim, Width] | None = None
-    indexer_layer_indices: tuple[Annotated[int, Field(ge=0, lt=100_000)], ...] | None = None
+    indexer_layer_indices: tuple[Annotated[int, Field(ge=0, lt=MOST_LAYERS)], ...] | None = None
     uncounted_parts: Text | None = None
     uncounted_parameters: Count | None = None
     other_layer_parameters: Count | None = None

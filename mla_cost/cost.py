@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from mla_cost import remat
 from mla_cost.dims import Facts, facts
-from mla_cost.engine import Machine, Tensor, Timeline
+from mla_cost.engine import PROGRAMS, Machine, Tensor, Timeline
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
 from mla_cost.layers import EXPERT_PARALLEL, EXPERT_TENSOR_PARALLEL, FROM_SEVERAL_RANKS, LAYERS, TENSOR_PARALLEL
@@ -82,14 +82,14 @@ def form_of(name: str) -> Form:
     return form
 
 
-@cache
+@lru_cache(maxsize=PROGRAMS)
 def timeline(key: Key) -> Timeline:
     """Forward and backward of one block, compiled once per key; keys whose programs are the same share it."""
     same = reduced(key)
     return _Run(key).timeline(backward=True) if same == key else timeline(same)
 
 
-@cache
+@lru_cache(maxsize=8 * PROGRAMS)
 def reduced(key: Key) -> Key:
     """The key of the same program without what its text never comes to.
 
@@ -114,7 +114,7 @@ def reduced(key: Key) -> Key:
     return found._replace(form=form, scheme=scheme, kernel=kernel, names="rebound")
 
 
-@cache
+@lru_cache(maxsize=8 * PROGRAMS)
 def saved(key: Key) -> Polynomial:
     """Bytes kept between forward and backward: forward alone, which is less to compile."""
     run = _Run(key).timeline(backward=False)

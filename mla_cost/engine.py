@@ -15,6 +15,8 @@ from mla_cost.dims import Facts
 from mla_cost.layout import Axes, contiguous, is_contiguous, is_dense, like, names
 from mla_cost.polynomial import ZERO, Polynomial
 
+PROGRAMS = 1024  # that a process keeps, and of each thing that is folded from them: about 100 KB a program
+
 Phase = Literal["forward", "recompute", "backward"]
 Kind = Literal["activation", "parameter", "parameter_gradient"]
 DTYPE_BYTES = {"int8": 1, "bool": 1, "bf16": 2, "fp16": 2, "fp32": 4, "int32": 4, "int64": 8}

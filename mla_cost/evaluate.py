@@ -13,7 +13,7 @@ from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from mla_cost.engine import Collective, Event, Timeline
+from mla_cost.engine import PROGRAMS, Collective, Event, Timeline
 from mla_cost.polynomial import ZERO, Polynomial, total
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _everything(event: Event) -> bool:
     return event.allocation is not None
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=PROGRAMS)
 def account_of(timeline: Timeline) -> Account:
     """The account of a timeline, made once."""
     return Account(timeline)
@@ -264,7 +264,7 @@ class Candidate(NamedTuple):
     bytes: Polynomial
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=PROGRAMS)
 def candidates(timeline: Timeline, kinds: frozenset[str] | None = None) -> tuple[Candidate, ...]:
     """The moments that can be the peak; kinds None: as the dispatcher sees it, else as `Evaluation.walk_allocated`.
 

@@ -11,7 +11,7 @@ from mla_cost.compare import compare
 from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.cost import form_of, timeline
 from mla_cost.dims import declared, product_text
-from mla_cost.engine import DTYPE_BYTES, Allocation, Timeline
+from mla_cost.engine import DTYPE_BYTES, PROGRAMS, Allocation, Timeline
 from mla_cost.figures import Figures, figures
 from mla_cost.forms import FORMS
 from mla_cost.ignored import why_no_layout
@@ -220,12 +220,12 @@ def _tensors(it: Figures) -> tuple[TensorCost, ...]:
     )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=PROGRAMS)
 def _dims(run: Timeline) -> tuple[str, ...]:
     return tuple({dim: None for allocation in run.allocations for dim in allocation.dims})
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=PROGRAMS)
 def _texts(run: Timeline) -> tuple[tuple[Allocation, str, str], ...]:
     return tuple((a, " ".join(a.dims), byte_formula(a)) for a in run.allocations)
 
@@ -264,7 +264,7 @@ def _traffic(costs: Iterable[CollectiveCost], phase: str) -> Traffic:
     return Traffic(sum(cost.payload_bytes for cost in own), sum(cost.wire_bytes for cost in own))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=PROGRAMS)
 def _flop_polynomials(run: Timeline, phase: str) -> tuple[Polynomial, ...]:
     folds = (evaluate.flops, evaluate.attention_flops, evaluate.repeated_flops, evaluate.skipped_flops)
     return tuple(fold(run, phase) for fold in folds)
@@ -305,6 +305,6 @@ def _sent(run: Timeline, it: Figures) -> int:
     return _wire(run).at(it.at.values)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=PROGRAMS)
 def _wire(run: Timeline) -> Polynomial:
     return evaluate.wire(run, "forward")

@@ -59,8 +59,8 @@ class PlanSettings(BaseModel):
     micro_batches: Annotated[int, Field(ge=1, le=2**20)] = 1
     virtual_stages: Annotated[int, Field(ge=1, le=1024)] = 1
     micro_batch_group: Annotated[int, Field(ge=1, le=2**20)] | None = None
-    first_layers: Annotated[int, Field(ge=0, le=100_000)] | None = None
-    last_layers: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    first_layers: Annotated[int, Field(ge=0, le=4096)] | None = None
+    last_layers: Annotated[int, Field(ge=0, le=4096)] | None = None
     pipeline_layout: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
     stage: Annotated[int, Field(ge=0, le=2**16)] | None = None
     mtp: Annotated[int, Field(ge=0, le=1000)] | None = None  # multi-token-prediction modules; None: the model's own
@@ -71,7 +71,7 @@ class PlanSettings(BaseModel):
     vocab_multiple: Annotated[int, Field(ge=1, le=2**20)] = 128
     imbalance_percent: Annotated[int, Field(ge=100, le=1_000_000)] | Literal["worst"] = 100
     down_projections: Literal["replicated", "sharded"] = "replicated"
-    layers: Annotated[int, Field(ge=1, le=100_000)] = 1
+    layers: Annotated[int, Field(ge=1, le=4096)] = 1
     dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
     v_layout: Literal["view", "contiguous"] = "view"
     value_padding: Literal["none", "qk"] | None = None

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 import mla_cost
-from mla_cost import changes
+from mla_cost import api, catalog, changes
 from mla_cost.catalog import model
 from mla_cost.cli import main
 from mla_cost.errors import InputError
 from mla_cost.parallel import parse_layout
 from mla_cost.results import Lever, Result, Verdict
+from mla_cost.settings import PlanSettings
 
 ATTENTION: dict[str, Any] = {
     "scope": "attention",
@@ -241,3 +243,33 @@ def test_json_has_them_on_request(capsys):
     rows = json.loads(capsys.readouterr().out)["results"]
     assert all(row["verdict"]["levers"] for row in rows)
     assert rows[0]["verdict"]["levers"][0]["settings"]["kernel"]
+
+
+@pytest.mark.parametrize("more", [{}, {"pp": 3, "tp": 2, "dp": 8, "ep": 4, "sharding": "ddp"}])
+def test_no_change_leaves_less_than_half_the_weights_of_an_average_stage(more):
+    """What `_hopeless` rests on."""
+    settings = PlanSettings(model="deepseek-v2-lite", device=("h100-80gb",), scope="model", form=("laga",), **more)
+    settings = settings.by_scope()
+    priced_model, device = model(settings.model), catalog.device("h100-80gb")
+    (row,) = changes.rows(priced_model, device, settings)
+    asked = changes.Priced(priced_model, device, settings, row)
+
+    def average(priced):
+        stages = priced.row.memory.stages
+        return Fraction(sum(stage.weight_bytes + (0 if more else stage.moments_bytes) for stage in stages), len(stages))
+
+    after = [asked.after(change) for change in changes.changes(asked)]
+    made = [each for each in after if each.status != "illegal"]
+    assert len(made) > 15
+    assert all(2 * average(each) >= average(asked) for each in made)
+
+
+def test_a_model_whose_states_alone_are_too_large_is_answered_without_pricing_what_cannot_help(monkeypatch):
+    """DeepSeek-V3 on one rank: weights and moments are 390 GiB on 16 times the ranks; first changes are told."""
+    priced = []
+    after = changes.Priced.after
+    monkeypatch.setattr(changes.Priced, "after", lambda self, change: priced.append(change) or after(self, change))
+    settings = PlanSettings(model="deepseek-v3", device=("h100-80gb",), scope="model", form=("laga",)).by_scope()
+    (row,) = api.with_levers(settings).results
+    assert row.verdict.remedy == f"no {changes.LONGEST} changes of these settings make it fit"
+    assert len(priced) < 40

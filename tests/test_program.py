@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 
 import pytest
@@ -201,3 +203,12 @@ def test_each_parameter_has_dims_that_are_symbols(name):
             arguments = statement.arguments if isinstance(statement, Op) else ()
             for parameter in (argument for argument in arguments if isinstance(argument, Parameter)):
                 assert {part for dim in parameter.dims for part in dim.split("+")} <= set(SYMBOLS), parameter
+
+
+def test_the_table_of_ops_is_complete_whoever_asks_first_and_a_block_does_not_load_it():
+    """In processes of their own: in this one another test may have filled the table."""
+    asked = "from mla_cost.rules import RULES; from mla_cost.rules.layer_ops import LAYER_RULES as L"
+    loaded = "import sys; from mla_cost.rules import rule; rule('linear')"
+    block = f"{loaded}; assert 'mla_cost.rules.layer_ops' not in sys.modules"
+    for script in (f"{asked}; assert set(L) < set(RULES), set(L) - set(RULES)", block):
+        subprocess.run([sys.executable, "-c", script], check=True)

@@ -60,7 +60,7 @@ GRIDS = st.fixed_dictionaries(
     },
     optional={
         "micro_batch": some([1, 2, 5], 2),
-        "layers": some([1, 2, 3, 61, 100_000], 2),
+        "layers": some([1, 2, 3, 61, 4096], 2),
         "dims.heads": some([1, 8, 24, 128], 2),
         "dims.q_lora_rank": some([None, 1, 1536], 2),
         "dims.qk_rope_head_dim": some([0, 2, 64], 2),

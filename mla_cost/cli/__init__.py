@@ -24,6 +24,7 @@ COMMANDS = {
     "show": "Show everything known of a model or a device, with sources.",
 }
 # commands that end in an instant and leave nothing to collect
+STOPPED = 130  # 128 and the number of SIGINT
 _SHORT = ("plan", "explain", "models", "devices", "plans", "show")
 
 
@@ -34,12 +35,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if short:
         gc.disable()
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # looking for plugins reads every installed distribution
-    from mla_cost.cli.program import USAGE_ERROR, build
+    try:
+        _run(given, at_once=short)
+    except KeyboardInterrupt:
+        _stop()
+
+
+def _run(given: list[str], *, at_once: bool) -> None:
+    from mla_cost.cli.program import ABORT, USAGE_ERROR, build
     from mla_cost.errors import InputError
 
     _prepare_streams()
     try:
-        code = build(given)(given, prog_name="mla-cost", standalone_mode=False)
+        program = build(given)
+        code = program(given, prog_name="mla-cost", standalone_mode=False)
         sys.stdout.flush()
     except InputError as error:
         _refuse(error)
@@ -47,10 +56,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from mla_cost.cli.usage import as_input_error
 
         _refuse(as_input_error(error, given))
+    except ABORT:
+        _stop()
     except OSError as error:
         _give_up(error)
     else:
-        _leave(code if isinstance(code, int) else 0, at_once=short)
+        _leave(code if isinstance(code, int) else 0, at_once=at_once)
+
+
+def _stop() -> NoReturn:
+    """End as a shell expects of what Ctrl-C has stopped."""
+    sys.stderr.write("mla-cost: stopped\n")
+    sys.exit(STOPPED)
 
 
 def _leave(code: int, *, at_once: bool) -> NoReturn:

@@ -12,6 +12,7 @@ from mla_cost.cli import COMMANDS
 
 # UsageError of typer itself, or of click where an older typer hands out click's
 USAGE_ERROR: Final = cast("type[Exception]", typer.BadParameter.__mro__[1])
+ABORT: Final = cast("type[Exception]", typer.Abort)  # what it makes of Ctrl-C
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:

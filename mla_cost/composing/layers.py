@@ -25,7 +25,7 @@ from mla_cost.arrays.matrices import (
 )
 from mla_cost.arrays.workspace import fused_workspace
 from mla_cost.cost import Key, timeline
-from mla_cost.engine import DTYPE_BYTES, Timeline
+from mla_cost.engine import DTYPE_BYTES, PROGRAMS, Timeline
 from mla_cost.evaluate import FENCE, Account, Tape, account_of
 from mla_cost.kernels import KERNELS
 from mla_cost.layers import LAYERS
@@ -86,7 +86,7 @@ class Layer(NamedTuple):
     standing: tuple[tuple[str, Floats, Floats, int], ...]  # name, outer, inner, bytes of an element
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=PROGRAMS)
 def compiled(asked: Asked) -> Program:
     """The rows of a layer.
 

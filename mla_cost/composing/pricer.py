@@ -59,7 +59,7 @@ def price(
     return found
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def _shared(facts: str) -> Shared:
     return Shared(ModelConfig.model_validate_json(facts))
 

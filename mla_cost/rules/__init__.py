@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mla_cost.engine import Machine, Tensor
 from mla_cost.program import Result
@@ -158,7 +158,7 @@ def needed(result: Result) -> str:
     return result.dim
 
 
-RULES: dict[str, Rule] = {
+_RULES: dict[str, Rule] = {
     "linear": _linear,
     "norm": _norm,
     "rope": _rope,
@@ -184,11 +184,26 @@ RULES: dict[str, Rule] = {
 
 def rule(name: str) -> Rule:
     """The rule of an op. What only layers use is imported when the first of it is asked for."""
-    if name not in RULES:
-        from mla_cost.rules.layer_ops import LAYER_RULES
+    return _RULES[name] if name in _RULES else _complete()[name]
 
-        RULES.update(LAYER_RULES)
-    return RULES[name]
 
+def _complete() -> dict[str, Rule]:
+    """The table with the rules of layers: the same table for all, so that a patch of it is a patch of what runs."""
+    from mla_cost.rules.layer_ops import LAYER_RULES
+
+    for name, found in LAYER_RULES.items():
+        _RULES.setdefault(name, found)
+    return _RULES
+
+
+def __getattr__(name: str) -> dict[str, Rule]:
+    """RULES is every op whoever asks first, and a block of attention, which reads no table, still imports its own."""
+    if name == "RULES":
+        return _complete()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if TYPE_CHECKING:
+    RULES: dict[str, Rule]
 
 __all__ = ["RULES", "Call", "Rule", "Tensors", "needed", "readable", "rule"]

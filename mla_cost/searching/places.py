@@ -129,7 +129,7 @@ def _layout(question: Question, pp: int, chunks: int) -> str | None:
 # ---- rules
 
 
-@lru_cache(maxsize=2**18)
+@lru_cache(maxsize=2**16)
 def _broken(parallel: Parallel, shape: Shape) -> Problem | None:
     return next(iter(problems(parallel, shape)), None)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mla_cost import evaluate
 from mla_cost.arrays.matrices import Rows, monomials_of, over_others, rows_of, undominated
 from mla_cost.cost import Key, timeline
-from mla_cost.engine import Event, Timeline
+from mla_cost.engine import PROGRAMS, Event, Timeline
 from mla_cost.polynomial import ZERO, Monomial, Polynomial, total
 
 MORE = "more_layers"  # layers beyond two, in a stack of two or more
@@ -39,7 +39,7 @@ class _Walk(NamedTuple):
     after_forward: Polynomial
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=PROGRAMS)
 def rows(key: Key, kinds: tuple[Kinds, ...], stacked: bool) -> Program:
     """The rows of a program, of a stack of two or more blocks where `stacked`.
 

@@ -107,7 +107,7 @@ def _save(sweep: Sweep, path: Path, resume: bool, progress: Progress) -> int:
     answered: int = begun.get("answered", 0)
     done = begun.get("points", 0)
     progress(done)
-    for chunk in sweep.chunks(start=done):
+    for chunk in sweep.chunks(start=done) if done < len(sweep) else ():
         answered += int((chunk.columns["status"] != ILLEGAL).sum())
         done += len(chunk.columns["status"])
         note.points, note.answered = done, answered
@@ -123,6 +123,7 @@ class _Note:
     def __init__(self, path: Path, sweep: Sweep) -> None:
         self.path = path
         self.file = path.with_name(path.name + ".resume")
+        self.new = path.with_name(path.name + ".resume.new")
         self.plan = fingerprint(sweep)
         self.points = 0
         self.answered = 0
@@ -134,6 +135,7 @@ class _Note:
             InputError: nothing was, or of another plan.
 
         """
+        self.new.unlink(missing_ok=True)
         if not self.file.exists():
             if self.path.exists():
                 raise InputError(
@@ -154,9 +156,8 @@ class _Note:
     def write(self, **more: Any) -> None:
         """Note how far it is, in one step."""
         told = {"schema": _SCHEMA, "plan": self.plan, "points": self.points, "answered": self.answered, **more}
-        new = self.file.with_name(self.file.name + ".new")
-        new.write_text(json.dumps(told), encoding="utf-8")
-        os.replace(new, self.file)  # noqa: PTH105  (Path.replace says the same)
+        self.new.write_text(json.dumps(told), encoding="utf-8")
+        os.replace(self.new, self.file)  # noqa: PTH105  (Path.replace says the same)
 
     def drop(self) -> None:
         """The file is complete."""
@@ -183,10 +184,12 @@ class _Lines:
     def __init__(self, sweep: Sweep, path: Path, note: _Note, begun: dict[str, Any]) -> None:
         self.sweep, self.note = sweep, note
         self.csv = path.suffix.lower() == ".csv"
-        self.file: IO[bytes] = _at(path, begun["bytes"]) if begun else path.open("wb")
-        if not begun and self.csv:
-            self.file.write(csv_head(sweep).encode())
         if not begun:
+            note.write(bytes=0)  # before the file is touched: what is killed from here on can be continued
+        size: int = begun.get("bytes", 0)
+        self.file: IO[bytes] = _at(path, size) if size else path.open("wb")
+        if not size:
+            self.file.write(csv_head(sweep).encode() if self.csv else b"")
             self._noted()
 
     def write(self, chunk: Chunk) -> None:
@@ -222,14 +225,15 @@ class _Parquet:
         extra("pyarrow", "arrow")
         self.sweep, self.path, self.note = sweep, path, note
         self.folder = path.with_name(path.name + ".parts")
-        if not begun:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder.mkdir()
         self.parts: int = begun.get("parts", 0)
+        self.joined: bool = begun.get("joined", False)
         self.tables: list[Any] = []
         self.waiting = 0
         if not begun:
-            note.write(parts=0)
+            note.write(parts=0)  # before anything is touched: what is killed from here on can be continued
+        if not self.parts:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir()
 
     def write(self, chunk: Chunk) -> None:
         self.tables.append(self.sweep.arrow_chunk(chunk))
@@ -248,12 +252,17 @@ class _Parquet:
         self.note.write(parts=self.parts)
 
     def finish(self) -> None:
+        if not self.joined:
+            self._part()
+            self._join()
+            self.note.write(parts=self.parts, joined=True)  # before the parts go
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.note.drop()
+
+    def _join(self) -> None:
         from pyarrow import parquet
 
-        self._part()
         files = [self.folder / f"{part:06}.parquet" for part in range(self.parts)]
         with parquet.ParquetWriter(self.path, parquet.read_schema(files[0])) as writer:
             for file in files:
                 writer.write_table(parquet.read_table(file))
-        shutil.rmtree(self.folder)
-        self.note.drop()
