@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 from mla_cost import fit, pricing
@@ -19,6 +18,7 @@ from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.errors import InputError
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
+from mla_cost.parallel import even_layout
 from mla_cost.profiles import PROFILES
 from mla_cost.remat import POLICIES
 from mla_cost.results import Lever, Result, Status, Verdict
@@ -204,22 +204,8 @@ def _pipeline(model: ModelConfig, settings: PlanSettings) -> Change:
     if pp * chunks > layers:
         return change._replace(update={**change.update, "pipeline_layout": None})
     ends = {name: None for name in ("first_layers", "last_layers") if getattr(settings, name) is not None}
-    layout = even_layout(layers, model, pp * chunks)
+    layout = even_layout(layers, model.num_mtp_layers or 0, pp * chunks)
     return change._replace(update={**change.update, **ends, "pipeline_layout": layout})
-
-
-def even_layout(num_layers: int, model: ModelConfig, parts: int) -> str:
-    """A layout of `parts` parts as equal as can be; the ends, which hold embedding and loss, have the fewer layers."""
-    each, more = divmod(num_layers, parts)
-    fewer = [parts - 1, 0, *range(parts - 2, 0, -1)][: parts - more]
-    sizes = [each if part in fewer else each + 1 for part in range(parts)]
-    middle = "".join(_repeated("t" * size, len(list(equal))) for size, equal in groupby(sizes[1:-1]))
-    mtp = "m" * (model.num_mtp_layers or 0)
-    return f"E{'t' * sizes[0]}|{middle}{'t' * sizes[-1]}{mtp}L"
-
-
-def _repeated(part: str, times: int) -> str:
-    return f"{part}|" if times == 1 else f"({part}|)*{times}"
 
 
 # ---- what a change does

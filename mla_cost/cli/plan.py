@@ -45,6 +45,13 @@ def plan(
         ),
     ] = None,
     micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step; 1 by default.")] = None,
+    virtual_stages: Annotated[
+        int | None, typer.Option(help="Chunks of layers that a stage holds, interleaved; 1 by default.")
+    ] = None,
+    pipeline_layout: Annotated[
+        str | None,
+        typer.Option(metavar="LAYOUT", help="What each stage holds, as 'Et|(tt|)*3tL'; as even as can be by default."),
+    ] = None,
     form: Annotated[Names, typer.Option(help="Forms, repeated or separated by commas; `all` by default.")] = None,
     scheme: Annotated[str | None, typer.Option(help="What crosses ranks; each form has its usual one.")] = None,
     kernel: Annotated[str | None, typer.Option(help=helps.KERNEL)] = None,
@@ -122,6 +129,8 @@ def plan(
         "sharding": sharding,
         "dp": dp,
         "micro_batches": micro_batches,
+        "virtual_stages": virtual_stages,
+        "pipeline_layout": pipeline_layout,
         "form": planfile.names(form),
         "scheme": scheme,
         "kernel": kernel,

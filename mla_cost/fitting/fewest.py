@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from math import gcd
 from typing import Any, NamedTuple
 
-from mla_cost.changes import even_layout
 from mla_cost.errors import InputError
 from mla_cost.fitting.bounds import divisors, smallest
 from mla_cost.fitting.needs import ModelNeeds, Question
+from mla_cost.parallel import even_layout
 from mla_cost.resolve import Illegal
 from mla_cost.settings import PlanSettings
 from mla_cost.states import RankParameters
@@ -82,7 +82,7 @@ def _pipelines(question: Question) -> Iterator[tuple[int, str | None]]:
         return
     yield from ((pp, None) for pp in divisors(layers, MOST_DEGREE))
     powers = (1 << bit for bit in range(1, layers.bit_length()))
-    yield from ((pp, even_layout(layers, model, pp)) for pp in powers if layers % pp)
+    yield from ((pp, even_layout(layers, model.num_mtp_layers or 0, pp)) for pp in powers if layers % pp)
 
 
 def _least_dp(needs: ModelNeeds, degrees: _Degrees, most: int) -> int | None:

@@ -11,9 +11,8 @@ from functools import lru_cache
 from itertools import product
 from typing import Literal, NamedTuple
 
-from mla_cost.changes import even_layout
 from mla_cost.fitting.bounds import divisors
-from mla_cost.parallel import Parallel, Problem, Shape, problems
+from mla_cost.parallel import Parallel, Problem, Shape, even_layout, problems
 from mla_cost.searching.options import Question
 from mla_cost.searching.records import Ruled
 from mla_cost.states import shape_of
@@ -123,7 +122,8 @@ def _experts(question: Question) -> tuple[tuple[int, int], ...]:
 def _layout(question: Question, pp: int, chunks: int) -> str | None:
     """Layers as even as can be over all chunks of all stages; None where they split equally, or not at all."""
     layers, parts = question.model.num_layers or 0, pp * chunks
-    return even_layout(layers, question.model, parts) if 1 < parts <= layers and layers % parts else None
+    implied = 1 < parts <= layers and layers % parts
+    return even_layout(layers, question.model.num_mtp_layers or 0, parts) if implied else None
 
 
 # ---- rules

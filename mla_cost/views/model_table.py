@@ -26,7 +26,7 @@ from mla_cost.views.units import gib, readable
 
 COLUMNS = (
     "GiB on one rank of {}. states: weights, gradients, optimizer. kept: activations of the micro-batches "
-    "in flight. working: {}. sent: wire bytes of one optimizer step, all axes."
+    "in flight. working: {}. sent: wire bytes of one optimizer step, all axes{}."
 )
 WORKING = "the micro-batch at its peak"
 IN_STEP = " (with none in flight, the fp32 gradients that the optimizer step makes)"
@@ -38,8 +38,7 @@ TOLD = frozenset(
     )
 )
 LONGEST = 60  # characters of a value
-WIDE = ("stage", "layers", "in flight", "weights", "gradients", "optimizer", "kept", "working", "total")
-NARROW = ("stage", "layers", "flight", "weights", "grads", "optim.", "kept", "working", "buffers", "total")
+STAGE = ("stage", "layers", "flight", "weights", "grads", "optim.", "kept", "working")  # buffers, total, sent
 BUFFERS = ". buffers: what stays for the whole run"
 LEFT_OUT = (
     "Not priced: allocator rounding, what the optimizer step makes beside gradients in fp32, library workspaces that "
@@ -64,7 +63,19 @@ def _columns(plan: Plan) -> str:
     told = [result.memory.stages[result.settings["stage"]] for result in plan.results if result.memory.stages]
     stages = [stage for result in plan.results for stage in result.memory.stages or ()]
     words = WORKING + (IN_STEP if not all(any(stage.in_flight) for stage in stages) else "")
-    return COLUMNS.format(_which(plan), words + (BUFFERS if _with_buffers(told) else ""))
+    return COLUMNS.format(_which(plan), words + (BUFFERS if _with_buffers(told) else ""), _sender(plan))
+
+
+def _sender(plan: Plan) -> str:
+    """Whose bytes the column `sent` tells, where there are several stages."""
+    if plan.inputs["pp"] == 1:
+        return ""
+    return ", of the stage that sends most"
+
+
+def _sent(result: Result) -> int:
+    """Bytes of the stage that sends most, as a search has them: a step waits for that one."""
+    return max(stage.sent_bytes for stage in result.memory.stages or ())
 
 
 def _buffers(stage: Stage) -> int:
@@ -129,9 +140,8 @@ def _figures(result: Result, buffers: bool) -> list[str]:
         return ["-"] * (5 + buffers)
     told = memory.stages[result.settings["stage"]]
     states = told.weight_bytes + told.gradient_bytes + told.optimizer_bytes
-    sent = sum(cost.wire_bytes for cost in result.communication.collectives)
     parts = [states, told.kept_bytes, told.working_bytes, *[_buffers(told)] * buffers]
-    return [*map(gib, parts), gib(told.allocated_peak_bytes), gib(sent)]
+    return [*map(gib, parts), gib(told.allocated_peak_bytes), gib(_sent(result))]
 
 
 def _worst(stages: Iterable[Stage]) -> Stage:
@@ -146,7 +156,7 @@ def _stages(results: list[Result], asked: int | None, every_stage: bool) -> Iter
     yield Text(f"Stages under {least.form}, kernel {least.kernel}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     buffers = _with_buffers(stages)
-    for name in NARROW if buffers else WIDE:
+    for name in (*STAGE, *["buffers"] * buffers, "total", "sent"):
         table.add_column(name, justify="right", no_wrap=True)
     for stage in _shown(stages, asked):
         table.add_row(*_stage(stage, buffers))
@@ -178,6 +188,7 @@ def _stage(stage: Stage, buffers: bool) -> list[str]:
         stage.working_bytes,
         *[_buffers(stage)] * buffers,
         stage.allocated_peak_bytes,
+        stage.sent_bytes,
     )
     return [str(stage.stage), ends, flight, *map(gib, amounts)]
 
