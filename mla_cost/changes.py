@@ -9,7 +9,7 @@ step, those of the stage that has most of them, since another stage may be the w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
@@ -50,7 +50,7 @@ class Priced:
 
     def after(self, change: Change) -> Priced:
         """The plan with a change; one that cannot be is an illegal row with the reason."""
-        settings = self.settings.model_copy(update=dict(change.update))
+        settings = _changed(self, change)
         try:
             (row,) = rows(self.model, self.device, settings)
         except InputError as error:
@@ -105,16 +105,33 @@ class Priced:
         return sent, (flops.forward.executed or 0) + (flops.backward.executed or 0)
 
 
+Allowed = Callable[[PlanSettings], bool]
+
+
+def anything(_: PlanSettings) -> bool:
+    """That every plan may be advised."""
+    return True
+
+
 def with_levers(
-    model: ModelConfig, device: DeviceConfig, settings: PlanSettings, row: Result, *, refused: bool = False
+    model: ModelConfig,
+    device: DeviceConfig,
+    settings: PlanSettings,
+    row: Result,
+    *,
+    refused: bool = False,
+    allowed: Allowed = anything,
 ) -> Result:
-    """The row with its verdict's levers and remedy filled in. refused: levers that are refused are told as well."""
+    """The row with its verdict's levers and remedy filled in. refused: levers that are refused are told as well.
+
+    allowed: which plans may be advised, and passed on the way; a search keeps to its own limits.
+    """
     if row.verdict is None or row.verdict.status == "illegal":
         return row  # its reason names the way out
     asked = Priced(model, device, settings.model_copy(update={"form": (row.form,)}), row)
-    found = [lever(asked, change) for change in changes(asked)]
+    found = [lever(asked, change) for change in changes(asked) if allowed(_changed(asked, change))]
     told = sorted((it for it in found if _tells(it, refused)), key=_order)
-    return row._replace(verdict=row.verdict._replace(levers=tuple(told), remedy=remedy(asked)))
+    return row._replace(verdict=row.verdict._replace(levers=tuple(told), remedy=remedy(asked, allowed)))
 
 
 def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
@@ -124,6 +141,10 @@ def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings
 
         return whole_model.rows(model, device, settings)
     return pricing.rows(model, device, settings)
+
+
+def _changed(plan: Priced, change: Change) -> PlanSettings:
+    return plan.settings.model_copy(update=dict(change.update))
 
 
 # ---- the changes
@@ -282,7 +303,7 @@ class _Found(NamedTuple):
     ranks: int
 
 
-def remedy(asked: Priced) -> str | None:
+def remedy(asked: Priced, allowed: Allowed = anything) -> str | None:
     """The smallest change that makes it fit, in words; None where it fits already.
 
     Smallest: on as many ranks as now if that can be, then the fewest steps (a doubling, a halving or another name is
@@ -291,7 +312,7 @@ def remedy(asked: Priced) -> str | None:
     """
     if asked.status in {"fits", "tight", "illegal"}:
         return None
-    found = _search(asked)
+    found = _search(asked, allowed)
     return f"no {LONGEST} changes of these settings make it fit" if found is None else _told(asked, found)
 
 
@@ -314,20 +335,20 @@ def _price(before: Priced, after: Priced) -> Iterator[str]:
         yield f"runs {abs(share):.0f} % {'more' if share > 0 else 'fewer'} flops"
 
 
-def _search(asked: Priced) -> _Found | None:
+def _search(asked: Priced, allowed: Allowed) -> _Found | None:
     known: dict[str, Priced] = {}
-    same = _shortest(asked, 1, known)
-    return same if same is not None else _shortest(asked, 2**LONGEST, known)
+    same = _shortest(asked, 1, known, allowed)
+    return same if same is not None else _shortest(asked, 2**LONGEST, known, allowed)
 
 
-def _shortest(asked: Priced, most: int, known: dict[str, Priced]) -> _Found | None:
+def _shortest(asked: Priced, most: int, known: dict[str, Priced], allowed: Allowed) -> _Found | None:
     """The best of the plans that are the fewest steps away and fit, or are tight where none fits.
 
     most: how many times the ranks it may take. known: plans priced already, by their settings.
     """
     front, seen, tight = [_Found(asked, 1)], {_name(asked.settings)}, None
     for _ in range(LONGEST):
-        found = [step for at in front for step in _steps(at, most, seen, known)]
+        found = [step for at in front for step in _steps(at, most, seen, known, allowed)]
         fitting = [step for step in found if step.plan.status == "fits"]
         if fitting:
             return min(fitting, key=_least)
@@ -337,13 +358,16 @@ def _shortest(asked: Priced, most: int, known: dict[str, Priced]) -> _Found | No
     return tight
 
 
-def _steps(at: _Found, most: int, seen: set[str], known: dict[str, Priced]) -> Iterator[_Found]:
+def _steps(at: _Found, most: int, seen: set[str], known: dict[str, Priced], allowed: Allowed) -> Iterator[_Found]:
     """The plans one step away that can be run and have not been seen."""
     for change in changes(at.plan):
-        name = _name(at.plan.settings.model_copy(update=dict(change.update)))
+        after = _changed(at.plan, change)
+        name = _name(after)
         if at.ranks * change.ranks > most or name in seen:
             continue
         seen.add(name)
+        if not allowed(after):
+            continue
         plan = known[name] if name in known else known.setdefault(name, at.plan.after(change))
         if plan.status not in REFUSED:
             yield _Found(plan, at.ranks * change.ranks)

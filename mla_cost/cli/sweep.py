@@ -194,7 +194,8 @@ def _print(study: Sweep, shape: str) -> int:
         most = TABLE_ROWS if shape == "table" else MARKDOWN_ROWS
         rows = _first_rows(study, most)
         if shape == "table":
-            sent = "one optimizer step" if study.grid.settings.scope == "model" else "forward and backward"
+            of_model = study.grid.settings.scope == "model"
+            sent = "by the worst stage in one optimizer step" if of_model else "in forward and backward"
             view.show(_varying(study), rows, len(study) - len(rows), sent)
         else:
             sys.stdout.write(view.markdown_text(study.columns, rows))

@@ -42,6 +42,11 @@ class Place(NamedTuple):
         return self.tp * self.sp * self.pp * self.dp
 
     @property
+    def layout(self) -> tuple[int, ...]:
+        """What makes it another layout, and no variant of the same: all degrees, but not the micro-batch."""
+        return self.tp, self.sp, self.pp, self.ep, self.etp, self.dp, self.virtual_stages
+
+    @property
     def idle(self) -> float:
         """The share of the schedule that a stage waits for others, were all steps alike."""
         waits = self.pp - 1
@@ -199,12 +204,13 @@ def _degrees(layout: Parallel) -> tuple[int, int, int, int, int, int]:
 
 def _too_idle(question: Question, place: Place) -> Problem | None:
     most, waits = question.options.max_idle, place.pp - 1
-    if most is None or 100 * waits <= most * (place.virtual_stages * place.micro_batches + waits):
+    if 100 * waits <= most * (place.virtual_stages * place.micro_batches + waits):
         return None
     message = (
-        f"at pp {place.pp} with {place.micro_batches} micro-batches a stage waits {place.idle:.0%} of its schedule"
+        f"at pp {place.pp} with {place.micro_batches} micro-batches a stage waits {place.idle:.0%} of its schedule, "
+        f"and max_idle is {most}"
     )
-    return Problem("max_idle", message, f"raise max_idle above {most} or global_batch")
+    return Problem("max_idle", message, "raise max_idle or global_batch")
 
 
 # ---- where nothing is legal

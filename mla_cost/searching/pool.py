@@ -16,16 +16,18 @@ from mla_cost.arrays.cores import available, can_fork
 from mla_cost.composing import price
 from mla_cost.evaluate import FENCE
 from mla_cost.searching.options import Question
-from mla_cost.searching.order import Row, Table, each, first, joined, rows_of, unbeaten
+from mla_cost.searching.order import Row, Table, each, first, joined, leaders, rows_of, unbeaten
 from mla_cost.searching.places import Tally
 from mla_cost.searching.space import Space
+from mla_cost.searching.weight import split, weight, weights_of
 
 MANY: Final = 20_000  # candidates: from here on a second process is worth its start
 INEXACT: Final = "a stage sends 2^53 bytes or more in one step, past which bytes are not exact; make the plan smaller"
 
 
 class Priced(NamedTuple):
-    """What pricing leaves. counts: legal candidates by status. best: the first that fit, in order; front: those that
+    """What pricing leaves. counts: legal candidates by status. best: of the layouts that fit the first, in order, each
+    by its first variant; front: those that
     fit and nothing beats; nearest: of those that do not fit at most one, whose status comes first and that lacks least.
     """
 
@@ -79,17 +81,23 @@ def tables(space: Space, number: int) -> Iterator[Table]:
 
 
 def _table(space: Space, rows: Table, composed: Any) -> Table:
+    at = {name: values[rows["place"]] for name, values in space.at.items()}
+    rates, flops = weights_of(space.question.device), composed.busiest_flops
+    inside, between = split(rates, at, composed.busiest_by_axis)
     return {
         **rows,
-        "devices": space.at["devices"][rows["place"]],
-        "idle": space.at["idle"][rows["place"]],
+        **{name: at[name] for name in ("devices", "idle", "layout")},
+        "inside": inside,
+        "between": between,
+        "weight": weight(rates, flops, inside, between, at["idle"]),
         "status": composed.status,
         "required": composed.required_bytes,
         "short": composed.required_bytes - composed.usable_bytes,
         "sent": composed.busiest_wire_bytes,
-        "flops": composed.busiest_flops,
+        "flops": flops,
         **composed.busiest_by_axis,
         "alike": np.ones(len(composed.status), np.int64),
+        "variants": np.ones(len(composed.status), np.int64),
     }
 
 
@@ -124,13 +132,14 @@ class _Kept:
         if name == "front":
             return unbeaten(rows)
         if name == "nearest":
-            return first(rows, ("short", *order), 1)
-        return first(rows, order, self.options.top)
+            return first(rows, ("short", *order))
+        return leaders(rows, order)
 
     def told(self) -> Priced:
         """All that was kept."""
         counts = {status: self.counts[status] for status in STATUSES if self.counts[status]}
-        return Priced(counts, *(each(self.tables.get(name, {})) for name in ("best", "front", "nearest")))
+        best, front, nearest = (each(self.tables.get(name, {})) for name in ("best", "front", "nearest"))
+        return Priced(counts, best[: self.options.top], front, nearest)
 
 
 def _counted(codes: Any) -> tuple[list[int], list[int]]:

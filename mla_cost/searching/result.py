@@ -20,6 +20,7 @@ from mla_cost.searching.records import Candidate, Miss, Ruled
 from mla_cost.searching.runner_up import lost
 from mla_cost.searching.space import Space
 from mla_cost.searching.told import candidate, checked
+from mla_cost.searching.weight import sources
 from mla_cost.settings import PlanSettings
 
 if TYPE_CHECKING:
@@ -115,19 +116,20 @@ def search(
     dims: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Found:
-    """Every legal way to train a model on so many devices, priced; the best of those that fit, by bytes sent.
+    """Every legal way to train a model on so many devices, priced; the best of those that fit, by weight.
 
     devices: a number, or several as `64..1024*2` or a list; fewer come first. global_batch: sequences in an optimizer
     step; micro-batches follow. Searched: tp, sp, pp, ep, micro_batch, scheme, sharding, remat; each may be narrowed by
     a value, a list or a text such as `1..8*2`, and etp and virtual_stages (1) widened. dp and the layers of each stage,
     as even as can be, follow. Limits: max_tp (one node of the device), max_sp, max_pp, max_ep (none), max_micro_batch
-    (4), max_idle (none; per cent of a pipeline's schedule). by: `sent`, `required`, `flops`, `idle` or `devices`, or
-    several, the smallest first; top: how many. Every further keyword is a field of `mla_cost.settings.PlanSettings`.
-    Time is not predicted. Raises `mla_cost.InputError` for bad input.
+    (4), max_idle (20; per cent of a pipeline's schedule). by: `weight` (seconds at peak rates, bubbles and both
+    kinds of links counted: an order, no prediction), `sent`, `required`, `flops`, `idle` or `devices`, or several, the smallest
+    first; top: how many layouts, each with the first of its variants. Every row has the command that plans it. Every
+    further keyword is a field of `mla_cost.settings.PlanSettings`. Raises `mla_cost.InputError` for bad input.
 
     >>> import mla_cost
     >>> found = mla_cost.search("deepseek-v2-lite", "a100-80gb", devices=8, global_batch=64, seq_len=4096, remat="none")
-    >>> found.best.status, found.best.devices, found.best.sent_bytes <= found.results[1].sent_bytes
+    >>> found.best.status, found.best.devices, found.best.weight_seconds <= found.results[1].weight_seconds
     ('fits', 8, True)
     """
     asked = {name: settings.pop(name) for name in (*DEGREES, *CHOICES) if settings.get(name) is not None}
@@ -192,6 +194,7 @@ def _inputs(question: Question) -> dict[str, Any]:
         "by": list(own.order),
         "limits": own.limits(question.device),
         "axes": {name: list(values) for name, values in question.axes.items()},
+        "weights": sources(question.device),
         "model_title": question.model.title,
         "device_title": question.device.title,
     }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from mla_cost.views import terminal
 
 LIMITS = {
     "memory": "",
@@ -38,17 +39,12 @@ def fit_table(found: Mapping[str, Any]) -> RenderableType:
 
 def fit_text(found: Mapping[str, Any], width: int = 80) -> str:
     """The answer as plain text without colour codes."""
-    file = io.StringIO()
-    Console(file=file, width=width, no_color=True, force_terminal=False).print(fit_table(found), highlight=False)
-    return file.getvalue().rstrip()
+    return terminal.text(fit_table(found), width)
 
 
 def show(found: Mapping[str, Any]) -> None:
     """Print the answer to a terminal or a pipe; 80 columns suffice."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, 80)
-    console.print(fit_table(found), highlight=False)
+    terminal.show(fit_table(found))
 
 
 def _heading(inputs: Mapping[str, Any]) -> Iterator[str]:

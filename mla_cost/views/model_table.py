@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from mla_cost.results import Plan, Result, Stage
 from mla_cost.views.bars import MOST, stage_bars
+from mla_cost.views.grid import Grid
 from mla_cost.views.parts import (
     by_device,
     device_line,
@@ -121,16 +120,13 @@ def _value(name: str, value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
-def _forms(results: Sequence[Result]) -> Table:
+def _forms(results: Sequence[Result]) -> Grid:
     told = [result.memory.stages[result.settings["stage"]] for result in results if result.memory.stages]
     buffers = _with_buffers(told)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("form", no_wrap=True)
-    for name in ("states", "kept", "working", *["buffers"] * buffers, "total", "sent"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", overflow="fold")
+    names = ("form", "states", "kept", "working", *["buffers"] * buffers, "total", "sent", "verdict")
+    table = Grid(names, left=("form", "verdict"))
     for result in results:
-        table.add_row(result.form, *_figures(result, buffers), verdict_text(result))
+        table.add(result.form, *_figures(result, buffers), verdict_text(result))
     return table
 
 
@@ -154,12 +150,10 @@ def _stages(results: list[Result], asked: int | None, every_stage: bool) -> Iter
     stages = least.memory.stages or ()
     yield Text("")
     yield Text(f"Stages under {least.form}, kernel {least.kernel}")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     buffers = _with_buffers(stages)
-    for name in (*STAGE, *["buffers"] * buffers, "total", "sent"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = Grid((*STAGE, *["buffers"] * buffers, "total", "sent"))
     for stage in _shown(stages, asked):
-        table.add_row(*_stage(stage, buffers))
+        table.add(*_stage(stage, buffers))
     yield table
     yield Text("")
     yield from stage_bars(least, stages if len(stages) <= MOST or every_stage else _shown(stages, asked))
