@@ -35,6 +35,10 @@ def fit(
     etp: Annotated[int | None, typer.Option(help="Ranks that share each expert; 1 by default.")] = None,
     dp: Annotated[int | None, typer.Option(help="Data-parallel ranks; 1 by default.")] = None,
     micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step; 1 by default.")] = None,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(help="Sequences in an optimizer step; without it as many micro-batches as stages are assumed."),
+    ] = None,
     scheme: Annotated[str | None, typer.Option(help="What crosses ranks; each form has its usual one.")] = None,
     kernel: Annotated[str | None, typer.Option(help=helps.KERNEL)] = None,
     layers: Annotated[int | None, typer.Option(help="Equal blocks in a row; 1 by default.")] = None,
@@ -81,7 +85,8 @@ def fit(
         "scope": scope,
     }
     settings = planfile.settings(file, flags, planfile.assignments(assign), planfile.assignments(reserve, "reserve"))
-    found = of(settings, max_seq_len=MAX_SEQ_LEN if max_seq_len is None else max_seq_len, zigzag=zigzag)
+    longest = MAX_SEQ_LEN if max_seq_len is None else max_seq_len
+    found = of(settings, max_seq_len=longest, zigzag=zigzag, global_batch=global_batch)
     if output == "json":
         sys.stdout.write(found.to_json() + "\n")
     elif not found.refused:

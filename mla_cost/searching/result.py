@@ -123,9 +123,10 @@ def search(
     a value, a list or a text such as `1..8*2`, and etp and virtual_stages (1) widened. dp and the layers of each stage,
     as even as can be, follow. Limits: max_tp (one node of the device), max_sp, max_pp, max_ep (none), max_micro_batch
     (4), max_idle (20; per cent of a pipeline's schedule). by: `weight` (seconds at peak rates, bubbles and both
-    kinds of links counted: an order, no prediction), `sent`, `required`, `flops`, `idle` or `devices`, or several, the smallest
-    first; top: how many layouts, each with the first of its variants. Every row has the command that plans it. Every
-    further keyword is a field of `mla_cost.settings.PlanSettings`. Raises `mla_cost.InputError` for bad input.
+    kinds of links counted: an order, no prediction), `sent`, `required`, `flops`, `idle` or `devices`, or several, the
+    smallest first; top: how many layouts, each with the first of its variants. Every row has the command that plans
+    it. Every further keyword is a field of `mla_cost.settings.PlanSettings`. Raises `mla_cost.InputError` for bad
+    input.
 
     >>> import mla_cost
     >>> found = mla_cost.search("deepseek-v2-lite", "a100-80gb", devices=8, global_batch=64, seq_len=4096, remat="none")

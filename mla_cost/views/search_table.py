@@ -36,8 +36,9 @@ NOTE: Final = (
     "needs, left: required and free memory of one rank, GiB; sent: in one optimizer step by the stage that sends most, "
     "GiB, and the per cent of it between nodes; Tflop: of the stage that runs most. mb, x: sequences of a micro-batch, "
     "and how many of those. idle: the share of a pipeline's schedule that a stage waits, (pp - 1) / (vpp x "
-    "micro-batches + pp - 1). variants: more candidates of the same degrees that fit; the row is the first of them. What fits comes "
-    "before what is tight. weight: seconds in which the device's peak figures would do it all one after another, "
+    "micro-batches + pp - 1). variants: more candidates of the same degrees that fit; the row is the first of them. "
+    "What fits comes before what is tight. weight: seconds in which the device's peak figures would do it all one "
+    "after another, "
     "bubbles included: it ranks and predicts nothing, for kernels and overlap are not priced. A group wider than a "
     "node of {node} is taken to send between nodes, ranks in the order tp, sp, dp, pp."
 )

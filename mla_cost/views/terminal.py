@@ -19,7 +19,7 @@ def show(answer: RenderableType, file: Any = None, *, least: int = LEAST) -> Non
     if not console.is_terminal:
         console.width = max(console.width, least)
     with console.capture() as captured:
-        console.print(answer)
+        console.print(answer, crop=False)  # a command stands on one line, however long
     console.file.write(trimmed(captured.get()))
     console.file.flush()
 
@@ -28,7 +28,7 @@ def text(answer: RenderableType, width: int = LEAST) -> str:
     """The answer as plain text without colour codes."""
     file = io.StringIO()
     Console(file=file, width=width, no_color=True, force_terminal=False, markup=False, emoji=False).print(
-        answer, highlight=False
+        answer, highlight=False, crop=False
     )
     return trimmed(file.getvalue()).rstrip()
 
