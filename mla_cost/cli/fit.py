@@ -55,6 +55,7 @@ def fit(
 ) -> None:
     """Find the longest sequence that fits, the least sp and the fewest devices, per device and form."""
     from mla_cost import planfile
+    from mla_cost.cli import progress
     from mla_cost.errors import InputError
     from mla_cost.fitting import of
     from mla_cost.fitting.result import MAX_SEQ_LEN
@@ -86,7 +87,8 @@ def fit(
     }
     settings = planfile.settings(file, flags, planfile.assignments(assign), planfile.assignments(reserve, "reserve"))
     longest = MAX_SEQ_LEN if max_seq_len is None else max_seq_len
-    found = of(settings, max_seq_len=longest, zigzag=zigzag, global_batch=global_batch)
+    with progress.shown("what fits") as watch:
+        found = of(settings, max_seq_len=longest, zigzag=zigzag, global_batch=global_batch, watch=watch)
     if output == "json":
         sys.stdout.write(found.to_json() + "\n")
     elif not found.refused:

@@ -110,6 +110,7 @@ def plan(
 ) -> None:
     """Price a rank of a whole model, or one MLA block, in every form on devices and say whether it fits."""
     from mla_cost import api, planfile
+    from mla_cost.cli import progress
     from mla_cost.errors import InputError
 
     if sequence_parallel:
@@ -159,7 +160,8 @@ def plan(
         _check_picture(plot)
     if (levers or refused_levers) and output not in {"table", "json"}:
         raise InputError("levers print as a table or as JSON", field="--format", value=output, allowed="table, json")
-    answer = api.with_levers(settings, refused=refused_levers) if levers or refused_levers else api.answer(settings)
+    with progress.shown("plan"):
+        answer = api.with_levers(settings, refused=refused_levers) if levers or refused_levers else api.answer(settings)
     refused = _refused(answer)
     _print(answer, output, bars=bars, refused=bool(refused))
     if refused:

@@ -131,9 +131,11 @@ def search(
 
 
 def _search(settings: Any, axes: dict[str, str], options: dict[str, Any]) -> Any:
+    from mla_cost.cli import progress
     from mla_cost.searching import of
 
-    return of(settings, axes, options)
+    with progress.shown("candidates") as watch:
+        return of(settings, axes, options, watch)
 
 
 def _print(found: Any, output: str, *, pareto: bool) -> None:

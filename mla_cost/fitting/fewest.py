@@ -18,6 +18,13 @@ MOST_DEVICES = 2**20
 MOST_DEGREE = 2**16
 
 
+Watch = Callable[[str, int, int], None]
+
+
+def unwatched(_words: str, _done: int, _total: int) -> None:
+    """For a caller who wants to hear nothing."""
+
+
 class Layout(NamedTuple):
     """Degrees and micro-batches that differ from the question's, and the devices that they take in all."""
 
@@ -45,7 +52,7 @@ class _Degrees(NamedTuple):
     pipeline_layout: str | None
 
 
-def fewest(question: Question, step: Callable[[int], int]) -> Layout | None:
+def fewest(question: Question, step: Callable[[int], int], watch: Watch) -> Layout | None:
     """The layout of the fewest devices that fits; step: what divides a legal length at a degree sp.
 
     A pipeline has at least as many micro-batches as stages, so that what is told to fit still fits in a full schedule.
@@ -55,7 +62,9 @@ def fewest(question: Question, step: Callable[[int], int]) -> Layout | None:
     """
     needs = ModelNeeds(question)
     best: Layout | None = None
-    for degrees in sorted(_all_degrees(question, step), key=lambda degrees: degrees[:5]):
+    every = sorted(_all_degrees(question, step), key=lambda degrees: degrees[:5])
+    for done, degrees in enumerate(every):
+        watch(f"layouts for {question.form} on {question.device.name}", done, len(every))
         most = min(((best.devices if best else MOST_DEVICES + 1) - 1) // degrees.unit, MOST_DEGREE // degrees.dp_step)
         found = _least_dp(needs, degrees, most) if most else None
         if found is not None:

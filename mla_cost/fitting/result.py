@@ -12,7 +12,7 @@ from mla_cost.command import command_of
 from mla_cost.config import DeviceConfig, ModelConfig, validated
 from mla_cost.errors import InputError
 from mla_cost.fitting.bounds import divisors, largest
-from mla_cost.fitting.fewest import MOST_DEGREE, Layout, fewest
+from mla_cost.fitting.fewest import MOST_DEGREE, Layout, Watch, fewest, unwatched
 from mla_cost.fitting.needs import Needs, Question, needs_of, room, with_kernel
 from mla_cost.forms import FORMS
 from mla_cost.resolve import Illegal, named
@@ -159,18 +159,24 @@ def longest(
 
 
 def of(
-    settings: PlanSettings, *, max_seq_len: int = MAX_SEQ_LEN, zigzag: bool = False, global_batch: int | None = None
+    settings: PlanSettings,
+    *,
+    max_seq_len: int = MAX_SEQ_LEN,
+    zigzag: bool = False,
+    global_batch: int | None = None,
+    watch: Watch = unwatched,
 ) -> Fits:
     """Answer for the settings of a plan; its seq_len is the target.
 
     global_batch: sequences of an optimizer step. Without it and without micro_batches, as many micro-batches as stages.
+    watch: told now and then what is going on, how much is done, and of how much.
     """
     settings = _batched(api._for_scope(settings), global_batch)
     model = api.model_with_dims(settings)
     devices = [catalog.device(name) for name in settings.device]
     _require(settings, max_seq_len, _step(settings, settings.sp, zigzag))
     shared: dict[Hashable, Any] = {}
-    search = _Search(model, settings, max_seq_len, zigzag, shared, global_batch)
+    search = _Search(model, settings, max_seq_len, zigzag, shared, global_batch, watch)
     results = tuple(search.fit(device, form) for device in devices for form in settings.form)
     own = {"max_seq_len": max_seq_len, "zigzag": zigzag, "global_batch": global_batch}
     return Fits(_inputs(settings, model, devices, own), results)
@@ -260,6 +266,7 @@ class _Search(NamedTuple):
     zigzag: bool
     shared: dict[Hashable, Any]
     global_batch: int | None
+    watch: Watch
 
     def fit(self, device: DeviceConfig, form: str) -> Fit:
         """One form on one device."""
@@ -359,7 +366,7 @@ class _Search(NamedTuple):
     def fewest(self, question: Question, least_sp: int | None) -> Layout | None:
         """The fewest devices that hold the target: the ranks that share a block, or those of a whole model."""
         if question.settings.scope == "model":
-            return fewest(question, self.step)
+            return fewest(question, self.step, self.watch)
         return None if least_sp is None else Layout(least_sp, least_sp, 1, 1, 1)
 
 

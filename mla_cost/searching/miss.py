@@ -10,7 +10,7 @@ from mla_cost.resolve import Illegal, scheme_of
 from mla_cost.results import Verdict
 from mla_cost.searching.options import CHOICES, Question
 from mla_cost.searching.places import least_wrong
-from mla_cost.searching.pool import Priced, priced
+from mla_cost.searching.pool import Priced, Watch, priced, unwatched
 from mla_cost.searching.records import Candidate, Miss
 from mla_cost.searching.space import Space
 from mla_cost.searching.told import candidate, checked
@@ -21,16 +21,17 @@ FIT: Final = {"fits", "tight"}
 FULL: Final = "full"  # the recomputation that keeps least
 
 
-def miss_of(space: Space, found: Priced) -> Miss:
+def miss_of(space: Space, found: Priced, watch: Watch = unwatched) -> Miss:
     """The nearest miss of a search in which nothing fits."""
     question = space.question
     if not found.nearest:
         return Miss(None, "", None, _problems(space), None, (), None)
     (row,) = found.nearest
     reason, short = checked(space, row).reason, max(0, row["short"])
+    watch("changes of the nearest miss", 0, 0)
     verdict = _with_levers(question, space.settings(row))
     levers = tuple(lever for lever in verdict.levers if lever.status in FIT)
-    more, tried = more_devices(question) if short else (None, ())
+    more, tried = more_devices(question, watch) if short else (None, ())
     return Miss(candidate(space, row), reason, short, (), verdict.remedy, levers, more, tried)
 
 
@@ -75,7 +76,7 @@ def _idle(settings: PlanSettings) -> float:
     return waits / (settings.virtual_stages * settings.micro_batches + waits)
 
 
-def more_devices(question: Question) -> tuple[Candidate | None, tuple[int, ...]]:
+def more_devices(question: Question, watch: Watch = unwatched) -> tuple[Candidate | None, tuple[int, ...]]:
     """What fits on the fewest devices above those asked, with the least memory a rank can do with; what was tried.
 
     Doublings are tried until one fits, then the counts between it and the one before, in eighths of that. To be quick
@@ -85,27 +86,27 @@ def more_devices(question: Question) -> tuple[Candidate | None, tuple[int, ...]]
     devices, found = most * 2, None
     while devices <= MOST_DEVICES and found is None:
         tried.append(devices)
-        found = _frugal(question, devices)
+        found = _frugal(question, devices, watch)
         devices *= 2
     if found is None:
         return None, tuple(tried)
     below = found.devices // 2
     for between in range(below + max(1, below // 8), found.devices, max(1, below // 8)):
         tried.append(between)
-        nearer = _frugal(question, between)
+        nearer = _frugal(question, between, watch)
         if nearer is not None:
             return nearer, tuple(tried)
     return found, tuple(tried)
 
 
-def _frugal(question: Question, devices: int) -> Candidate | None:
+def _frugal(question: Question, devices: int, watch: Watch) -> Candidate | None:
     """The best that fits on so many devices, of those that need least memory; None where none does."""
     least: dict[str, Any] = {"micro_batch": question.axes.get("micro_batch", (1,))[:1]}
     if FULL in question.values("remat"):
         least["remat"] = (FULL,)
     options = question.options.model_copy(update={"devices": (devices,), "top": 1})
     space = Space(question._replace(options=options, axes={**question.axes, **least}))
-    best = priced(space).best
+    best = priced(space, watch).best
     if not best:
         return None
     checked(space, best[0])

@@ -15,7 +15,7 @@ from mla_cost.parameters import refusal
 from mla_cost.results import plain
 from mla_cost.searching.miss import miss_of
 from mla_cost.searching.options import CHOICES, CHOSEN, DEGREES, Options, Question, axes, options, require_forms
-from mla_cost.searching.pool import Priced, priced
+from mla_cost.searching.pool import Priced, Watch, priced, unwatched
 from mla_cost.searching.records import Candidate, Miss, Ruled
 from mla_cost.searching.runner_up import lost
 from mla_cost.searching.space import Space
@@ -142,10 +142,13 @@ def search(
     return of(validated(PlanSettings, given), asked, {**own, "devices": devices, "global_batch": global_batch})
 
 
-def of(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any]) -> Found:
-    """The search around a plan. allowed: values of axes, all where one is absent; given: fields of `Options`."""
+def of(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any], watch: Watch = unwatched) -> Found:
+    """The search around a plan. allowed: values of axes, all where one is absent; given: fields of `Options`.
+
+    watch: told now and then what is going on, how much is done, and of how much.
+    """
     space = Space(_question(settings, allowed, given))
-    return _found(space, priced(space))
+    return _found(space, priced(space, watch), watch)
 
 
 def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any]) -> Question:
@@ -164,7 +167,7 @@ def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping
     return Question(model, device, settings, options(settings, given), axes(settings, allowed))
 
 
-def _found(space: Space, found: Priced) -> Found:
+def _found(space: Space, found: Priced, watch: Watch) -> Found:
     for row in (*found.best[:SAMPLE], *found.front[:: max(1, len(found.front) // SAMPLE)]):
         checked(space, row)
     results = tuple(candidate(space, row) for row in found.best)
@@ -175,7 +178,7 @@ def _found(space: Space, found: Priced) -> Found:
         results=results,
         pareto=tuple(candidate(space, row) for row in found.front),
         runner_up=lost(results, space.question.options.order),
-        nearest_miss=None if results else miss_of(space, found),
+        nearest_miss=None if results else miss_of(space, found, watch),
     )
 
 
