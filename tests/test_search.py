@@ -449,7 +449,7 @@ def test_the_runner_up_lost_by_what_the_figures_say(tiny):
     found = four(tiny, top=2)
     first, second = found.results
     assert found.runner_up is not None
-    assert f"{second.weight_seconds:,.2f} s against {first.weight_seconds:,.2f}" in found.runner_up
+    assert f"{second.weight_seconds:,.3f} s against {first.weight_seconds:,.3f}" in found.runner_up
     assert four(tiny, top=1).runner_up is None
 
 

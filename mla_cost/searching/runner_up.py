@@ -65,7 +65,9 @@ def _difference(winner: Candidate, second: Candidate, name: str) -> str:
 
 
 def _number(value: float, told: _Told) -> str:
-    return f"{value:,}" if isinstance(value, int) and told.scale == 1 else f"{value / told.scale:,.2f}"
+    if told.unit == "s":
+        return f"{value:,.3f}" if value < 10 else f"{value:,.1f}"
+    return f"{value:,}" if told.scale == 1 else f"{value / told.scale:,.2f}"
 
 
 def _differing(winner: Candidate, second: Candidate) -> Iterator[str]:

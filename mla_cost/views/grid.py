@@ -31,14 +31,19 @@ class Grid:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         table = self._table()
         needed = Measurement.get(console, options.update(max_width=10_000), table).minimum
-        yield table if needed <= options.max_width else self._paragraphs()
+        if needed <= options.max_width:
+            yield table
+        elif len(self.rows) == 1:
+            yield self._told(self.rows[0])
+        else:
+            yield self._paragraphs()
 
     def _paragraphs(self) -> Table:
         table = Table.grid(padding=(0, 1, 0, 0))
         table.add_column(justify="right", no_wrap=True)
         table.add_column(overflow="fold")
         for number, row in enumerate(self.rows, 1):
-            table.add_row(f"{number}." if len(self.rows) > 1 else "", self._told(row))
+            table.add_row(f"{number}.", self._told(row))
         return table
 
     def _table(self) -> Table:

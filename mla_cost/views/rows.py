@@ -20,7 +20,7 @@ STYLES: Final = {"fits": "green", "tight": "yellow", "oom": "red", "unsupported"
 SHOWN: Final = (
     ("saved_bytes", "saved", gib),
     ("allocated_peak_bytes", "alloc.", gib),
-    ("wire_bytes", "sent", sent_gib),
+    ("wire_bytes", "wire", sent_gib),
     ("headroom_bytes", "left", gib),
 )
 
@@ -59,7 +59,7 @@ def show(settings: Sequence[str], rows: Sequence[Row], left_out: int, sent: str,
     Numbers are wholly told whatever the width: a narrow terminal gets a paragraph per row.
     """
     parts: list[RenderableType] = [_table(settings, rows)]
-    parts.append(Text(f"GiB on one rank (sent: {sent}; left: usable less required).", style="dim"))
+    parts.append(Text(f"GiB on one rank (wire: sent {sent}; left: usable less required).", style="dim"))
     parts += _reasons(rows)
     if left_out:
         parts.append(Text(f"{left_out:,} more rows: --output FILE.csv writes all of them.", style="dim"))

@@ -48,7 +48,7 @@ def search_table(found: Mapping[str, Any], *, pareto: bool = False) -> Renderabl
     """The whole answer. pareto: with the candidates that no other beats."""
     parts: list[RenderableType] = [Text(line) for line in _heading(found)]
     if found["results"]:
-        parts += [Text(""), *_table(found["results"]), *_winner(found["results"][0])]
+        parts += [Text(""), *_table(found["results"], alone=False), *_winner(found["results"][0])]
         parts += [Text(found["runner_up"][:1].upper() + found["runner_up"][1:] + ".")] if found["runner_up"] else []
     if found["nearest_miss"] is not None:
         parts += [Text(""), *_miss(found["nearest_miss"])]
@@ -79,13 +79,14 @@ def csv_text(columns: Sequence[str], candidates: Iterable[Mapping[str, Any]]) ->
 
 def _note(inputs: Mapping[str, Any]) -> str:
     rates = inputs["weights"]
-    told = (
-        ("peak_bf16_dense_tflops", "Tflop/s"),
-        ("intra_node_gb_s", "GB/s in a node"),
-        ("inter_node_gb_s", "GB/s beyond"),
-    )
-    node = rates["devices_per_node"].partition(" ")[0]
-    return f"{NOTE.format(node=node)} Peaks: {'; '.join(f'{unit} {rates[name]}' for name, unit in told)}."
+    units = {"peak_bf16_dense_tflops": "Tflop/s", "intra_node_gb_s": "GB/s in a node", "inter_node_gb_s": "GB/s beyond"}
+    told = (f"{rates[name].partition(' ')[0]} {unit}{_doubt(rates[name])}" for name, unit in units.items())
+    note = NOTE.format(node=rates["devices_per_node"].partition(" ")[0])
+    return f"{note} Peaks, with sources in `mla-cost show {inputs['device']}`: {', '.join(told)}."
+
+
+def _doubt(told: str) -> str:
+    return " (not verified)" if told.endswith("not verified)") else ""
 
 
 def _winner(row: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -120,14 +121,15 @@ def _numbers(devices: Sequence[int]) -> str:
     return " or ".join(f"{number:,}" for number in devices)
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
-    """The rows; what all of them have in common is told in a line."""
+def _table(rows: Sequence[Mapping[str, Any]], *, alone: bool = True) -> Iterator[RenderableType]:
+    """The rows, of which each stands for its layout or not (alone); what all of them have in common is told in a line."""
     varying = [name for name in SETTINGS if len({row[name] for row in rows}) > 1]
     names = [SHORT.get(name, name) for name in varying]
     words = [SHORT.get(name, name) for name in varying if not isinstance(rows[0][name], int)]
-    table = Grid((*names, *FIGURES, "verdict"), (*words, "verdict"))
+    table = Grid((*names, *(FIGURES[:-1] if alone else FIGURES), "verdict"), (*words, "verdict"))
     for row in rows:
-        table.add(*(str(row[name]) for name in varying), *_figures(row), Text(row["status"], STYLES[row["status"]]))
+        figures = list(_figures(row))[: -1 if alone else None]
+        table.add(*(str(row[name]) for name in varying), *figures, Text(row["status"], STYLES[row["status"]]))
     yield table
     yield Text(_same(rows, [name for name in SETTINGS if name not in varying]))
     layouts = dict.fromkeys((row["pp"], row["virtual_stages"], row["pipeline_layout"]) for row in rows)
