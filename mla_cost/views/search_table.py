@@ -122,7 +122,7 @@ def _numbers(devices: Sequence[int]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], *, alone: bool = True) -> Iterator[RenderableType]:
-    """The rows, of which each stands for its layout or not (alone); what all of them have in common is told in a line."""
+    """The rows, with their variants unless each stands `alone`; what all of them have in common is told in a line."""
     varying = [name for name in SETTINGS if len({row[name] for row in rows}) > 1]
     names = [SHORT.get(name, name) for name in varying]
     words = [SHORT.get(name, name) for name in varying if not isinstance(rows[0][name], int)]
