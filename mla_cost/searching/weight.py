@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from numpy.typing import NDArray
 
-from mla_cost.config import DeviceConfig
+from mla_cost.config import DeviceConfig, Fact
 
 Column = NDArray[Any]
 FACTS: Final = ("peak_bf16_dense_tflops", "intra_node_gb_s", "inter_node_gb_s", "devices_per_node")
@@ -34,18 +34,23 @@ class Weights(NamedTuple):
 def weights_of(device: DeviceConfig) -> Weights:
     """The peak figures of a device's file."""
     return Weights(
-        flops=1e12 * float(device.peak_bf16_dense_tflops.value),
-        inside=1e9 * float(device.intra_node_gb_s.value),
-        between=1e9 * float(device.inter_node_gb_s.value),
+        flops=1e12 * _low(device.peak_bf16_dense_tflops),
+        inside=1e9 * _low(device.intra_node_gb_s),
+        between=1e9 * _low(device.inter_node_gb_s),
         node=device.devices_per_node.integer,
     )
+
+
+def _low(fact: Fact) -> float:
+    """A figure; of a range its low end."""
+    return float(min(fact.value) if isinstance(fact.value, tuple) else fact.value)
 
 
 def sources(device: DeviceConfig) -> dict[str, str]:
     """Where each of FACTS comes from, and which of them nobody has verified."""
     facts = {name: getattr(device, name) for name in FACTS}
     return {
-        name: f"{fact.value:,} ({device.sources[fact.source]}{'' if fact.verified else '; not verified'})"
+        name: f"{_low(fact):,g} ({device.sources[fact.source]}{'' if fact.verified else '; not verified'})"
         for name, fact in facts.items()
     }
 
@@ -74,5 +79,6 @@ def split(weights: Weights, at: Mapping[str, Column], sent: Mapping[str, Column]
 
 def weight(weights: Weights, flops: Column, inside: Column, between: Column, idle: Column) -> Column:
     """Seconds of each candidate: what ranks it."""
-    busy: Column = flops / weights.flops + inside / weights.inside + between / weights.between
-    return busy / (1 - idle)
+    busy = flops / weights.flops + inside / weights.inside + between / weights.between
+    found: Column = busy / (1 - idle)
+    return found
