@@ -9,9 +9,8 @@ step, those of the stage that has most of them, since another stage may be the w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 from mla_cost import fit, pricing
@@ -19,6 +18,7 @@ from mla_cost.config import DeviceConfig, ModelConfig
 from mla_cost.errors import InputError
 from mla_cost.forms import FORMS
 from mla_cost.kernels import KERNELS
+from mla_cost.parallel import even_layout
 from mla_cost.profiles import PROFILES
 from mla_cost.remat import POLICIES
 from mla_cost.results import Lever, Result, Status, Verdict
@@ -50,7 +50,7 @@ class Priced:
 
     def after(self, change: Change) -> Priced:
         """The plan with a change; one that cannot be is an illegal row with the reason."""
-        settings = self.settings.model_copy(update=dict(change.update))
+        settings = _changed(self, change)
         try:
             (row,) = rows(self.model, self.device, settings)
         except InputError as error:
@@ -105,16 +105,33 @@ class Priced:
         return sent, (flops.forward.executed or 0) + (flops.backward.executed or 0)
 
 
+Allowed = Callable[[PlanSettings], bool]
+
+
+def anything(_: PlanSettings) -> bool:
+    """That every plan may be advised."""
+    return True
+
+
 def with_levers(
-    model: ModelConfig, device: DeviceConfig, settings: PlanSettings, row: Result, *, refused: bool = False
+    model: ModelConfig,
+    device: DeviceConfig,
+    settings: PlanSettings,
+    row: Result,
+    *,
+    refused: bool = False,
+    allowed: Allowed = anything,
 ) -> Result:
-    """The row with its verdict's levers and remedy filled in. refused: levers that are refused are told as well."""
+    """The row with its verdict's levers and remedy filled in. refused: levers that are refused are told as well.
+
+    allowed: which plans may be advised, and passed on the way; a search keeps to its own limits.
+    """
     if row.verdict is None or row.verdict.status == "illegal":
         return row  # its reason names the way out
     asked = Priced(model, device, settings.model_copy(update={"form": (row.form,)}), row)
-    found = [lever(asked, change) for change in changes(asked)]
+    found = [lever(asked, change) for change in changes(asked) if allowed(_changed(asked, change))]
     told = sorted((it for it in found if _tells(it, refused)), key=_order)
-    return row._replace(verdict=row.verdict._replace(levers=tuple(told), remedy=remedy(asked)))
+    return row._replace(verdict=row.verdict._replace(levers=tuple(told), remedy=remedy(asked, allowed)))
 
 
 def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
@@ -124,6 +141,10 @@ def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings
 
         return whole_model.rows(model, device, settings)
     return pricing.rows(model, device, settings)
+
+
+def _changed(plan: Priced, change: Change) -> PlanSettings:
+    return plan.settings.model_copy(update=dict(change.update))
 
 
 # ---- the changes
@@ -204,22 +225,8 @@ def _pipeline(model: ModelConfig, settings: PlanSettings) -> Change:
     if pp * chunks > layers:
         return change._replace(update={**change.update, "pipeline_layout": None})
     ends = {name: None for name in ("first_layers", "last_layers") if getattr(settings, name) is not None}
-    layout = even_layout(layers, model, pp * chunks)
+    layout = even_layout(layers, model.num_mtp_layers or 0, pp * chunks)
     return change._replace(update={**change.update, **ends, "pipeline_layout": layout})
-
-
-def even_layout(num_layers: int, model: ModelConfig, parts: int) -> str:
-    """A layout of `parts` parts as equal as can be; the ends, which hold embedding and loss, have the fewer layers."""
-    each, more = divmod(num_layers, parts)
-    fewer = [parts - 1, 0, *range(parts - 2, 0, -1)][: parts - more]
-    sizes = [each if part in fewer else each + 1 for part in range(parts)]
-    middle = "".join(_repeated("t" * size, len(list(equal))) for size, equal in groupby(sizes[1:-1]))
-    mtp = "m" * (model.num_mtp_layers or 0)
-    return f"E{'t' * sizes[0]}|{middle}{'t' * sizes[-1]}{mtp}L"
-
-
-def _repeated(part: str, times: int) -> str:
-    return f"{part}|" if times == 1 else f"({part}|)*{times}"
 
 
 # ---- what a change does
@@ -296,7 +303,7 @@ class _Found(NamedTuple):
     ranks: int
 
 
-def remedy(asked: Priced) -> str | None:
+def remedy(asked: Priced, allowed: Allowed = anything) -> str | None:
     """The smallest change that makes it fit, in words; None where it fits already.
 
     Smallest: on as many ranks as now if that can be, then the fewest steps (a doubling, a halving or another name is
@@ -305,7 +312,7 @@ def remedy(asked: Priced) -> str | None:
     """
     if asked.status in {"fits", "tight", "illegal"}:
         return None
-    found = _search(asked)
+    found = _search(asked, allowed)
     return f"no {LONGEST} changes of these settings make it fit" if found is None else _told(asked, found)
 
 
@@ -328,12 +335,12 @@ def _price(before: Priced, after: Priced) -> Iterator[str]:
         yield f"runs {abs(share):.0f} % {'more' if share > 0 else 'fewer'} flops"
 
 
-def _search(asked: Priced) -> _Found | None:
+def _search(asked: Priced, allowed: Allowed) -> _Found | None:
     if _hopeless(asked):
         return None
     known: dict[str, Priced] = {}
-    same = _shortest(asked, 1, known)
-    return same if same is not None else _shortest(asked, 2**LONGEST, known)
+    same = _shortest(asked, 1, known, allowed)
+    return same if same is not None else _shortest(asked, 2**LONGEST, known, allowed)
 
 
 def _hopeless(asked: Priced) -> bool:
@@ -350,14 +357,14 @@ def _hopeless(asked: Priced) -> bool:
     return least > 2**LONGEST * asked.device.visible_bytes.integer * len(stages)
 
 
-def _shortest(asked: Priced, most: int, known: dict[str, Priced]) -> _Found | None:
+def _shortest(asked: Priced, most: int, known: dict[str, Priced], allowed: Allowed) -> _Found | None:
     """The best of the plans that are the fewest steps away and fit, or are tight where none fits.
 
     most: how many times the ranks it may take. known: plans priced already, by their settings.
     """
     front, seen, tight = [_Found(asked, 1)], {_name(asked.settings)}, None
     for _ in range(LONGEST):
-        found = [step for at in front for step in _steps(at, most, seen, known)]
+        found = [step for at in front for step in _steps(at, most, seen, known, allowed)]
         fitting = [step for step in found if step.plan.status == "fits"]
         if fitting:
             return min(fitting, key=_least)
@@ -367,13 +374,16 @@ def _shortest(asked: Priced, most: int, known: dict[str, Priced]) -> _Found | No
     return tight
 
 
-def _steps(at: _Found, most: int, seen: set[str], known: dict[str, Priced]) -> Iterator[_Found]:
+def _steps(at: _Found, most: int, seen: set[str], known: dict[str, Priced], allowed: Allowed) -> Iterator[_Found]:
     """The plans one step away that can be run and have not been seen."""
     for change in changes(at.plan):
-        name = _name(at.plan.settings.model_copy(update=dict(change.update)))
+        after = _changed(at.plan, change)
+        name = _name(after)
         if at.ranks * change.ranks > most or name in seen:
             continue
         seen.add(name)
+        if not allowed(after):
+            continue
         plan = known[name] if name in known else known.setdefault(name, at.plan.after(change))
         if plan.status not in REFUSED:
             yield _Found(plan, at.ranks * change.ranks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Final, NamedTuple
 
 from mla_cost.errors import InputError, shown
@@ -477,13 +477,36 @@ def _ends_beside_a_layout(parallel: Parallel) -> Iterator[Problem]:
 
 
 def _even_problems(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
+    """Layers that do not divide get an even layout (`implied_layout`), unless a part would be left without any."""
     parts = parallel.pp * parallel.virtual_stages
-    if shape.num_layers % parts:
-        fits = [pp for pp in range(1, parallel.pp) if shape.num_layers % (pp * parallel.virtual_stages) == 0]
-        below = f"change pp to {fits[-1]}, or " if fits else ""
+    if shape.num_layers % parts and parts > shape.num_layers:
+        fits = max(1, shape.num_layers // parallel.virtual_stages)
         message = f"{shape.num_layers} layers do not split over pp {parallel.pp} x virtual_stages "
         message += str(parallel.virtual_stages)
-        yield Problem("pp", message, f"{below}state first_layers, last_layers or a pipeline_layout")
+        change = f"change pp to {fits}" if fits < parallel.pp else "change virtual_stages to 1"
+        yield Problem("pp", message, f"{change}, or state a pipeline_layout")
+
+
+def implied_layout(parallel: Parallel, num_layers: int, num_mtp: int) -> str | None:
+    """The layout taken where layers do not divide over the parts and none is stated; None where nothing is implied."""
+    parts = parallel.pp * parallel.virtual_stages
+    stated = (parallel.layout, parallel.first_layers, parallel.last_layers)
+    if any(each is not None for each in stated) or parts > num_layers or num_layers % parts == 0:
+        return None
+    return even_layout(num_layers, num_mtp, parts)
+
+
+def even_layout(num_layers: int, num_mtp: int, parts: int) -> str:
+    """A layout of `parts` parts as equal as can be; the ends, which hold embedding and loss, have the fewer layers."""
+    each, more = divmod(num_layers, parts)
+    fewer = [parts - 1, 0, *range(parts - 2, 0, -1)][: parts - more]
+    sizes = [each if part in fewer else each + 1 for part in range(parts)]
+    middle = "".join(_repeated("t" * size, len(list(equal))) for size, equal in groupby(sizes[1:-1]))
+    return f"E{'t' * sizes[0]}|{middle}{'t' * sizes[-1]}{'m' * num_mtp}L"
+
+
+def _repeated(part: str, times: int) -> str:
+    return f"{part}|" if times == 1 else f"({part}|)*{times}"
 
 
 def _uneven_problems(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
@@ -575,8 +598,9 @@ def _divisor_below(size: int, by: int) -> int:
 
 def _parts(parallel: Parallel, num_layers: int, num_mtp: int) -> tuple[str, ...]:
     """The letters of each part of a legal split, in the order of the model."""
-    if parallel.layout is not None:
-        return parse_layout(parallel.layout)
+    layout = parallel.layout or implied_layout(parallel, num_layers, num_mtp)
+    if layout is not None:
+        return parse_layout(layout)
     per_stage = _layers_per_stage(parallel, num_layers)
     each = ["t" * (layers // parallel.virtual_stages) for layers in per_stage]
     middle = "|".join(each * parallel.virtual_stages)

@@ -43,7 +43,7 @@ class Stage(NamedTuple):
     kept: of the micro-batches in flight but one; working: of that one, at its peak; saved: what any one of them keeps
     between its forward and its backward. Where the worst moment is inside
     the optimizer step, nothing is in flight or kept, and working is what the step makes. moments: Adam's part of the
-    optimizer, which the first step makes.
+    optimizer, which the first step makes. sent: wire bytes of one rank in one optimizer step, over all axes.
     """
 
     stage: int
@@ -61,6 +61,7 @@ class Stage(NamedTuple):
     moment: str
     saved_bytes: int = 0
     moments_bytes: int = 0
+    sent_bytes: int = 0
 
 
 class Memory(NamedTuple):

@@ -14,7 +14,7 @@ from mla_cost.errors import InputError
 from mla_cost.evaluate import FENCE, FenceError
 from mla_cost.figures import too_large
 from mla_cost.kernels import KERNELS
-from mla_cost.parallel import Chunk, Parallel, problems, stages
+from mla_cost.parallel import Chunk, Parallel, implied_layout, problems, stages
 from mla_cost.parameters import layer_kinds
 from mla_cost.pricing import flop_count, illegal
 from mla_cost.profiles import PROFILES
@@ -107,7 +107,8 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
     chosen, why, costs = evaluated(model, device, form, settings)
     worst = told(costs, settings)
     point = worst.costs[0].segments[-1].point
-    memory, sent = _memory(costs, worst), _communication(model, worst, chosen)
+    traffic = _traffic_of_stages(model, costs, chosen)
+    memory, sent = _memory(costs, worst, traffic), traffic[worst.stage]
     _require_exact(worst, sent)
     return Result(
         device=device.name if device else None,
@@ -129,6 +130,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
             *_parts(model, costs),
             *_stated_parts(costs),
             *_spread(settings),
+            *_laid_out(model, settings),
             *ignored.notes(model, settings, point, device=device is not None),
         ),
     )
@@ -142,7 +144,7 @@ def _require_exact(worst: Cost, sent: Communication) -> None:
 
     """
     payload = sum(call.payload_bytes for call in sent.collectives)
-    wire = sum(call.wire_bytes for call in sent.collectives)
+    wire = wire_bytes(sent)
     for what, amount in (("the worst stage holds", worst.peak), ("a rank sends in one step", max(payload, wire))):
         if amount >= FENCE:
             raise too_large(FenceError(f"{what} {amount} bytes"))
@@ -165,6 +167,18 @@ def _parts(model: ModelConfig, costs: Sequence[Cost]) -> Iterator[str]:
     chunks = [chunk for cost in costs for chunk in cost.chunks]
     if any(chunk.num_mtp > 1 or (chunk.num_mtp and not chunk.loss) for chunk in chunks):
         yield MTP_PARTS
+
+
+def _laid_out(model: ModelConfig, settings: PlanSettings) -> Iterator[str]:
+    """The layout that was taken where layers do not divide over the stages and none was stated."""
+    layers = model.num_layers or 0
+    layout = implied_layout(parallel_of(settings), layers, model.num_mtp_layers or 0)
+    if layout is not None:
+        over = f"pp {settings.pp}" + (f" x virtual_stages {settings.virtual_stages}" * (settings.virtual_stages > 1))
+        yield (
+            f"{layers} layers do not divide over {over}: taken as even as can be, the ends with the fewer, which is "
+            f"--pipeline-layout '{layout}'; state another one to have it otherwise"
+        )
 
 
 def _stated_parts(costs: Sequence[Cost]) -> Iterator[str]:
@@ -260,7 +274,7 @@ def busiest(model: ModelConfig, device: DeviceConfig | None, form: str, settings
     """
     work = stage_work(model, device, form, settings)
     return (
-        max(sum(collective.wire_bytes for collective in sent.collectives) for sent, _ in work),
+        max(wire_bytes(sent) for sent, _ in work),
         max((flops.forward.executed or 0) + (flops.backward.executed or 0) for _, flops in work),
     )
 
@@ -275,7 +289,8 @@ def stage_work(
 
     """
     chosen, _, costs = evaluated(model, device, form, settings)
-    return [(_communication(model, cost, chosen), _flops(cost, chosen)) for cost in costs]
+    traffic = _traffic_of_stages(model, costs, chosen)
+    return [(sent, _flops(cost, chosen)) for sent, cost in zip(traffic, costs, strict=True)]
 
 
 def saved(
@@ -466,7 +481,7 @@ def _settings(settings: PlanSettings, key: Key) -> dict[str, object]:
     return {**found, **{field: getattr(settings, field) for field in (*fields, *own)}}
 
 
-def _memory(costs: Sequence[Cost], worst: Cost) -> Memory:
+def _memory(costs: Sequence[Cost], worst: Cost, traffic: Sequence[Communication]) -> Memory:
     held, active = worst.states, worst.active
     return Memory(
         saved_bytes=_saved(worst),
@@ -480,7 +495,7 @@ def _memory(costs: Sequence[Cost], worst: Cost) -> Memory:
         peak_moment=_moment(active),
         allocated_peak_moment=_moment(worst.beside),
         breakdown=tuple(_breakdown(worst)),
-        stages=tuple(_stage(cost) for cost in costs),
+        stages=tuple(_stage(cost, wire_bytes(sent)) for cost, sent in zip(costs, traffic, strict=True)),
     )
 
 
@@ -512,7 +527,7 @@ def _breakdown(worst: Cost) -> Iterator[Breakdown]:
     yield from worst.standing
 
 
-def _stage(cost: Cost) -> Stage:
+def _stage(cost: Cost, sent: int) -> Stage:
     return Stage(
         stage=cost.stage,
         layers=sum(chunk.num_layers for chunk in cost.chunks),
@@ -529,6 +544,7 @@ def _stage(cost: Cost) -> Stage:
         moment=cost.beside.where,
         saved_bytes=_saved(cost),
         moments_bytes=cost.states.moment_bytes,
+        sent_bytes=sent,
     )
 
 
@@ -539,8 +555,20 @@ def _segments(cost: Cost) -> Iterable[Segment]:
     return (segment for chunk in cost.costs for segment in chunk.segments)
 
 
+def wire_bytes(sent: Communication) -> int:
+    """Bytes that a rank sends, over all axes and phases."""
+    return sum(call.wire_bytes for call in sent.collectives)
+
+
+def _traffic_of_stages(model: ModelConfig, costs: Sequence[Cost], settings: PlanSettings) -> list[Communication]:
+    """What a rank of every stage sends; stages of equal layers, which share their chunks' costs, send the same."""
+    alike = {id(cost.costs): cost for cost in costs}
+    found = {each: _communication(model, cost, settings) for each, cost in alike.items()}
+    return [found[id(cost.costs)] for cost in costs]
+
+
 def _communication(model: ModelConfig, worst: Cost, settings: PlanSettings) -> Communication:
-    """One optimizer step of one rank of the worst stage: every micro-batch, then what keeps weights equal."""
+    """One optimizer step of one rank of a stage: every micro-batch, then what keeps weights equal."""
     found: dict[tuple[str, ...], CollectiveCost] = {}
     for segment in _segments(worst):
         for cost in _collectives(segment, settings.micro_batches):

@@ -109,8 +109,8 @@ def test_the_table_says_what_the_json_says(cli, answer):
     for (_, form), row in found.items():
         memory, sent = row["memory"], row["communication"]
         amounts = [memory[f"{name}_bytes"] / GIB for name in ("saved", "peak", "allocated_peak")]
-        moved = [sent[phase]["wire_bytes"] / 2**20 for phase in ("forward", "backward")]
-        numbers = [f"{x:,.2f}" for x in amounts] + [f"{x:,.1f}" for x in moved]
+        moved = [sent[phase]["wire_bytes"] / GIB for phase in ("forward", "backward")]
+        numbers = [f"{x:,.2f}" for x in amounts] + [f"{x:.3f}" for x in moved]
         assert re.search(rf"^{form} +{' +'.join(numbers)}  ", text, re.MULTILINE), (form, numbers)
 
 

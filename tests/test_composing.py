@@ -170,7 +170,7 @@ def test_one_expert_a_rank_and_experts_over_ranks_as_plans_have_them():
 
 
 def test_illegal_rows_have_no_numbers_and_a_reason():
-    found = priced({"sp": [1, 3, 1], "pp": [1, 1, 2]}, dp=8)
+    found = priced({"sp": [1, 3, 1], "pp": [1, 1, 64]}, dp=8)
     assert found.status.tolist()[1:] == [codes.ILLEGAL, codes.ILLEGAL]
     assert found.reason.tolist() == [0, codes.REQUIREMENT, codes.NO_PROGRAM]
     for index in (1, 2):
@@ -178,7 +178,7 @@ def test_illegal_rows_have_no_numbers_and_a_reason():
         assert {value for name, value in row.items() if name != "status"} == {codes.MISSING}
     assert found.reason_of(0) == ""
     assert "does not split over sp 3" in found.reason_of(1)
-    assert "61 layers do not split over pp 2" in found.reason_of(2)
+    assert "61 layers do not split over pp 64" in found.reason_of(2)
 
 
 def test_tiles_are_one_answer(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from itertools import pairwise, product
 from typing import Any
@@ -145,6 +146,8 @@ def test_both_sides_of_the_boundary(question):
     asked = {**usual(question), **question}
     found = mla_cost.longest(**asked)
     asked.pop("zigzag", None)
+    if asked["scope"] == "model":
+        asked.setdefault("micro_batches", asked.get("pp", 1))  # what is assumed where nobody says
     for row in found.results:
         assert row.limited_by == "memory"
         assert row.max_seq_len is not None
@@ -261,25 +264,75 @@ def test_the_model_scope_tells_a_layout_that_fits_where_the_one_asked_does_not()
 
 
 def test_the_fewest_devices_say_what_they_do_to_a_step():
-    """Micro-batches stay as asked: 2 sequences x 4 micro-batches on dp 8 are 64 a step, and 8 on each of another dp."""
+    """The micro-batches stated, or a global batch: 2 sequences x 4 micro-batches on dp 8 are 64 a step."""
     asked = {"micro_batch": 2, "micro_batches": 4, "sp": 1, "ep": 8, "dp": 8}
     row = fit_of({**LITE, "device": "h100-80gb", "seq_len": 4096, **asked}, "explicit")
     assert row.min_layout is not None
-    dp, pp = row.min_layout["dp"], row.min_layout["pp"]
-    assert (dp != 8, pp <= 4) == (True, True)
-    assert row.notes == (
-        f"fewest keeps micro_batches 4: with dp {dp} an optimizer step takes {8 * dp} sequences, and 64 as asked",
+    dp, pp, times = (row.min_layout[name] for name in ("dp", "pp", "micro_batches"))
+    assert (dp != 8, times) == (True, max(4, pp))
+    assert row.min_global_batch == 2 * times * dp
+    assert f"fewest stands on an optimizer step of {2 * times * dp} sequences" in row.notes[0]
+    del asked["micro_batches"]
+    stated = {**LITE, "device": "h100-80gb", "seq_len": 4096, **asked, "global_batch": 64}
+    found = fit_of(stated, "explicit")
+    assert found.min_global_batch == 64
+    assert found.min_layout is not None
+    assert found.min_layout["micro_batches"] * found.min_layout["dp"] == 32
+    assert found.min_layout["micro_batches"] >= found.min_layout["pp"]
+    assert "as --global-batch has it" in found.notes[0]
+
+
+@pytest.mark.parametrize("batch", [[], ["--global-batch", "1024"]])
+def test_what_the_fewest_devices_hold_trains_with_a_full_pipeline(cli, capsys, batch):
+    """The command that is told plans it, to the byte, and it still fits with 64 times the micro-batches."""
+    asked = (
+        "--scope",
+        "model",
+        "--model",
+        "kimi-k2",
+        "--device",
+        "910b-64gb",
+        "--seq-len",
+        "8192",
+        "--form",
+        "explicit",
     )
+    code, out, _ = cli(*asked, *batch)
+    assert code == 0
+    (command,) = (line for line in out.splitlines() if line.startswith("mla-cost plan"))
+    _, told, _ = cli(*asked, *batch, "--format", "json")
+    (row,) = json.loads(told)["results"]
+    assert row["min_command"] == command
+    assert row["min_layout"]["micro_batches"] >= row["min_layout"]["pp"] > 1
+    assert f"{row['min_devices']} tight" in out if row["min_status"] == "tight" else "tight" not in out
+    again = replayed(capsys, command)
+    assert (again["status"], again["headroom_bytes"]) == (row["min_status"], row["min_headroom_bytes"])
+    more = replayed(capsys, f"{command} --micro-batches {64 * row['min_layout']['micro_batches']}")
+    assert fits(mla_cost.results.Verdict(**{**more, "basis": (), "levers": ()}))
 
 
-def test_the_fewest_devices_say_where_a_pipeline_is_longer_than_its_micro_batches(cli):
-    row = fit_of({"scope": "model", "model": "deepseek-v3", "device": "h100-80gb", "seq_len": 32768}, "laga")
-    assert row.min_layout is not None
-    assert row.min_layout["pp"] == 32
-    said = "fewest has pp 32 and micro_batches 1: a stage keeps 1 at most; with 32 or more, the first keeps 32"
-    assert said in row.notes
-    _, out, _ = cli("--scope", "model", "--seq-len", "32768", "--device", "h100-80gb", "--form", "laga")
-    assert f"h100-80gb laga: {said}" in " ".join(out.split())
+def replayed(capsys: Any, command: str) -> dict[str, Any]:
+    with pytest.raises(SystemExit):
+        main([*shlex.split(command)[1:], "--format", "json"])
+    (row,) = json.loads(capsys.readouterr().out)["results"]
+    verdict: dict[str, Any] = row["verdict"]
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--global-batch 7 --dp 2", "global_batch: does not split over the ranks, not 7; allowed: a multiple of"),
+        ("--global-batch 8 --micro-batches 4", "micro_batches: does not make the global batch, not 4; allowed: 8"),
+        ("--global-batch 0", "global_batch: out of range"),
+        ("--global-batch 8 --scope attention", "global_batch: belongs to scope model"),
+    ],
+)
+def test_a_global_batch_that_cannot_be_is_one_message(cli, arguments, said):
+    given = arguments.split()
+    code, _, err = cli(*given, *([] if "--scope" in given else ["--scope", "model"]))
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert said in err
 
 
 # ---- what has no answer, and how it is said

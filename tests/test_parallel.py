@@ -15,6 +15,7 @@ from mla_cost.parallel import (
     Pass,
     Shape,
     busiest_passes,
+    implied_layout,
     in_flight,
     parse_layout,
     passes,
@@ -226,7 +227,7 @@ def test_layout_errors_quote_the_text_and_the_place(text: str, said: str) -> Non
         ({"virtual_stages": 4}, {}, "pp 4 x virtual_stages 4 are 16; change virtual_stages to 2"),
         ({}, {"num_layers": 15}, "pipeline_layout has 14 t, the model 15 layers; write 15 t"),
         ({}, {"num_mtp": 0}, "pipeline_layout has 1 m, the model 0 MTP modules; write 0 m"),
-        ({"layout": None}, {}, "14 layers do not split over pp 4 x virtual_stages 1; change pp to 2, or state"),
+        ({"layout": None, "pp": 16}, {}, "14 layers do not split over pp 16 x virtual_stages 1; change pp to 14, or"),
         ({"layout": None, "last_layers": 1}, {}, "change last_layers to 2"),
         ({"layout": None, "pp": 1, "virtual_stages": 2}, {}, "change virtual_stages to 1 or pp to 2 or more"),
         ({"layout": None, "pp": 1, "first_layers": 2}, {}, "leave first_layers and last_layers out"),
@@ -254,5 +255,15 @@ def test_a_refusal_says_which_number_to_change_and_to_what(
 
 
 def test_stages_refuse_what_does_not_split() -> None:
-    with pytest.raises(InputError, match="61 layers do not split over pp 4"):
-        stages(Parallel(pp=4), 61)
+    with pytest.raises(InputError, match="61 layers do not split over pp 64 x virtual_stages 1; change pp to 61, or"):
+        stages(Parallel(pp=64), 61)
+
+
+def test_layers_that_do_not_divide_are_laid_out_as_even_as_can_be() -> None:
+    held = stages(Parallel(pp=4), 27, 1)
+    assert [[chunk.num_layers for chunk in chunks] for chunks in held] == [[7], [7], [7], [6]]
+    assert (held[-1][-1].num_mtp, held[-1][-1].loss, held[0][0].embedding) == (1, True, True)
+    assert held == stages(Parallel(pp=4, layout="Ettttttt|ttttttt|ttttttt|ttttttmL"), 27, 1)
+    assert implied_layout(Parallel(pp=4), 27, 1) == "Ettttttt|(ttttttt|)*2ttttttmL"
+    assert implied_layout(Parallel(pp=3), 27, 0) is None
+    assert implied_layout(Parallel(pp=4, last_layers=3), 27, 0) is None

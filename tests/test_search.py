@@ -7,6 +7,7 @@ import io
 import json
 import random
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
@@ -21,6 +22,8 @@ import mla_cost
 from mla_cost import catalog, whole_model
 from mla_cost.cli import main
 from mla_cost.forms import FORMS
+from mla_cost.profiles import PROFILES
+from mla_cost.remat import POLICIES
 from mla_cost.searching import Candidate, Found, pool
 from mla_cost.searching.options import CHOICES, DEGREES, Question
 from mla_cost.searching.order import Table, each
@@ -64,7 +67,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
 def question(model: str, devices: Any, global_batch: int, seq_len: int, **axes: Any) -> Question:
     limits = {name: axes.pop(name) for name in list(axes) if name.startswith("max_")}
     settings = PlanSettings(model=model, device=(DEVICE,), form=("explicit",), seq_len=seq_len)
-    return _question(settings, axes, {"devices": devices, "global_batch": global_batch, **limits})
+    return _question(settings, axes, {"devices": devices, "global_batch": global_batch, "max_idle": 100, **limits})
 
 
 def as_plan(found: Candidate) -> dict[str, Any]:
@@ -244,11 +247,12 @@ NONE = room(2_000_000)
 
 
 def four(tiny: str, **asked: Any) -> Found:
-    return mla_cost.search(tiny, DEVICE, devices=4, global_batch=4, seq_len=64, **{"reserve": SOME, **FEW, **asked})
+    given = {"reserve": SOME, "max_idle": 100, **FEW, **asked}
+    return mla_cost.search(tiny, DEVICE, devices=4, global_batch=4, seq_len=64, **given)
 
 
 def test_counts_and_order_are_those_of_brute_force(tiny, everything):
-    found = four(tiny, top=1000)
+    found = four(tiny, top=1000, by="sent,flops,required,idle")
     assert found.counts == Counter(row.status for row in everything.values())
     assert set(found.counts) == {"fits", "tight", "oom"}
     alone = [place.sp == 1 for place in places(question(tiny, 4, 4, 64), Tally())]
@@ -256,10 +260,14 @@ def test_counts_and_order_are_those_of_brute_force(tiny, everything):
     refused = 4 * len(alone)  # ulysses and kv-gather, with absorbed and with laga
     ruled = sum(row.number for row in found.ruled_out if row.of == "candidates")
     assert found.candidates + ruled == 4 * (sum(each_place) + refused)
-    expected = sorted(ranks(row, key) for key, row in everything.items() if row.status in FIT)
-    groups = Counter(expected)
-    assert [ranked(row) for row in found.results] == sorted(groups)
-    assert [row.alike + 1 for row in found.results] == [groups[each] for each in sorted(groups)]
+    layouts: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+    for key, row in everything.items():
+        if row.status in FIT:
+            layouts.setdefault(key[2:9], []).append(ranks(row, key))
+    expected = {layout: (min(rows), rows.count(min(rows)) - 1, len(rows) - 1) for layout, rows in layouts.items()}
+    told = {settings_of(row)[2:9]: (ranked(row), row.alike, row.variants) for row in found.results}
+    assert told == expected
+    assert [ranked(row) for row in found.results] == sorted(first for first, _, _ in expected.values())
 
 
 def ranks(row: Figures, key: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -307,6 +315,113 @@ def test_order_by_another_figure(tiny, everything, by, field):
         assert values[0] == min(row.required for row in everything.values() if row.status == "fits")
 
 
+def node(found: Candidate, ranks: int) -> tuple[int, int]:
+    """Bytes inside a node of so many ranks and between nodes: tp, sp, dp, pp from the inside out; experts etp, ep."""
+    stage = found.tp * found.sp * found.dp
+    last = {"tp": found.tp, "sp": found.tp * found.sp, "dp x sp": stage, "pp": stage * found.pp, "expert_dp": stage}
+    last |= {"etp": found.etp, "ep": found.etp * found.ep}
+    between = sum(sent for axis, sent in found.sent_by_axis.items() if last[axis] > ranks)
+    return found.sent_bytes - between, between
+
+
+def test_the_weight_counts_bubbles_and_tells_the_links_of_a_node_apart(tiny):
+    """By figures typed from the device's file: 312 Tflop/s, 300 GB/s inside a node of 8, 25 GB/s between nodes."""
+    found = mla_cost.search(tiny, DEVICE, devices=16, global_batch=32, seq_len=64, top=100, remat="none")
+    assert found.inputs["max_idle"] == 20
+    assert any(row.between_nodes_bytes for row in found.results)
+    for row in found.results:
+        inside, between = node(row, 8)
+        assert (row.inside_node_bytes, row.between_nodes_bytes) == (inside, between)
+        busy = row.flops / 312e12 + inside / 300e9 + between / 25e9
+        assert row.weight_seconds == pytest.approx(busy / (1 - row.idle), rel=1e-12)
+        assert row.idle <= 0.2
+    weights = [row.weight_seconds for row in found.results if row.status == "fits"]
+    assert weights == sorted(weights)
+    layouts = [settings_of(row)[2:9] for row in found.results]
+    assert len(set(layouts)) == len(layouts)
+
+
+REPLAYED: list[tuple[str, dict[str, Any]]] = [
+    ("deepseek-v2-lite", {"devices": 16, "global_batch": 64, "seq_len": 4096, "remat": ["none", "full"], "top": 8}),
+    (
+        "moonlight-16b-a3b",
+        {
+            "devices": 12,
+            "global_batch": 24,
+            "seq_len": 8192,
+            "profile": "megatron",
+            "form": "explicit",
+            "top": 6,
+            "virtual_stages": [1, 2],
+            "dims": {"heads": 32},
+            "reserve": {"NCCL buffers": 2**30},
+            "gradient_dtype": "bf16",
+            "other_memory": "1GiB",
+            "micro_batch": [1, 2],
+            "remat": "full",
+            "pp": [2, 4],
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "asked"), REPLAYED)
+def test_every_row_replays_from_its_command(model, asked, capsys):
+    found = mla_cost.search(model, "h100-80gb", **asked)
+    assert found.results
+    for row in found.results:
+        words = shlex.split(row.command)
+        assert words[:2] == ["mla-cost", "plan"]
+        with pytest.raises(SystemExit) as ended:
+            main([*words[1:], "--format", "json"])
+        assert ended.value.code == 0
+        (told,) = json.loads(capsys.readouterr().out)["results"]
+        verdict, stages = told["verdict"], told["memory"]["stages"]
+        assert (verdict["status"], verdict["required_bytes"]) == (row.status, row.required_bytes)
+        assert verdict["usable_bytes"] == row.usable_bytes
+        assert max(stage["sent_bytes"] for stage in stages) == row.sent_bytes
+        assert (told["form"], told["scheme"], told["kernel"]) == (row.form, row.scheme, row.kernel)
+
+
+def test_a_pipeline_without_a_layout_is_the_one_that_a_search_finds():
+    degrees: Any = {"pp": 4, "dp": 2, "ep": 2, "micro_batches": 16, "seq_len": 4096, "form": "explicit"}
+    found = mla_cost.search(
+        "deepseek-v2-lite", DEVICE, devices=8, global_batch=32, seq_len=4096, form="explicit", pp=4, tp=1, sp=1, ep=2
+    )
+    assert found.best is not None
+    layout = found.best.pipeline_layout
+    plain = mla_cost.plan("deepseek-v2-lite", DEVICE, **degrees)["explicit"]
+    stated = mla_cost.plan("deepseek-v2-lite", DEVICE, **degrees, pipeline_layout=layout)["explicit"]
+    assert plain.memory == stated.memory
+    assert plain.communication == stated.communication
+    assert any(f"--pipeline-layout '{layout}'" in note for note in plain.notes)
+    assert stated.notes == tuple(note for note in plain.notes if "--pipeline-layout" not in note)
+
+
+def test_a_miss_keeps_to_the_limits_of_the_search():
+    found = mla_cost.search(
+        "kimi-k2",
+        "910b-64gb",
+        devices=256,
+        global_batch=1024,
+        seq_len=8192,
+        form="explicit",
+        remat="full",
+        sharding="distributed",
+        micro_batch=1,
+    )
+    miss = found.nearest_miss
+    assert miss is not None
+    assert miss.candidate is not None
+    assert all(lever.settings.get("tp", 1) <= 8 for lever in miss.levers)
+    told = [int(number) for number in re.findall(r"\btp \d+ -> (\d+)", miss.remedy or "")]
+    assert all(number <= 8 for number in told)
+    assert miss.more_devices is not None
+    assert miss.more_devices.devices == 384
+    assert miss.tried_devices == (512, 288, 320, 352, 384)
+    assert (miss.more_devices.tp <= 8, miss.more_devices.idle <= 0.2) == (True, True)
+
+
 def test_on_one_rank_of_a_sequence_schemes_are_one_candidate(tiny):
     found = four(tiny, sp=1, form="explicit", top=1000)
     assert {row.scheme for row in found.results} == {FORMS["explicit"].scheme}
@@ -334,7 +449,7 @@ def test_the_runner_up_lost_by_what_the_figures_say(tiny):
     found = four(tiny, top=2)
     first, second = found.results
     assert found.runner_up is not None
-    assert f"{second.sent_bytes / GIB:,.2f} GiB against {first.sent_bytes / GIB:,.2f}" in found.runner_up
+    assert f"{second.weight_seconds:,.3f} s against {first.weight_seconds:,.3f}" in found.runner_up
     assert four(tiny, top=1).runner_up is None
 
 
@@ -343,7 +458,8 @@ def test_another_profile_has_its_policies_and_refusals(tiny):
         tiny, DEVICE, devices=2, global_batch=2, seq_len=64, profile="megatron", sp=1, pp=1, top=1000
     )
     assert {row.form for row in found.results} == {"explicit"}
-    assert {"mla_up_proj", "layernorm", "moe_act"} <= {row.remat for row in found.results}
+    assert {row.remat for row in found.results} <= set(PROFILES["megatron"].recomputes) | set(POLICIES)
+    assert found.counts["fits"] == sum(row.variants + 1 for row in found.results)
     refused = {row.rule: row for row in found.ruled_out if row.of == "candidates"}
     assert any("no absorbed training path" in row.example for row in refused.values())
 
@@ -449,6 +565,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> s
 
 def test_the_command_prints_what_python_answers(tiny, capsys):
     flags = ["--model", tiny, "--device", DEVICE, "--devices", "4", "--global-batch", "4", "--seq-len", "64"]
+    flags += ["--max-idle", "100"]
     flags += [f"--{name}={','.join(values)}" for name, values in FEW.items()]
     flags += [f"--reserve={name}={amount}" for name, amount in SOME.items()]
     found = four(tiny)
@@ -460,7 +577,9 @@ def test_the_command_prints_what_python_answers(tiny, capsys):
     assert tuple(rows[0]) == Candidate._fields
     text = run(capsys, *flags, "--pareto")
     assert f"{found.candidates:,} candidates" in text
-    assert "Time is not predicted" in text
+    assert "it ranks and predicts nothing" in text
+    assert found.best is not None
+    assert found.best.command in text
     assert "None beats these" in text
     assert str(found).splitlines()[0] == text.splitlines()[0]
 

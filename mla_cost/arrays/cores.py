@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import struct
 import warnings
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TASKS: Final = 32  # per worker: small enough to even out, few enough for a pipe to hold
+running: set[int] = set()  # processes that work for this one now, for whoever has to end them early
 _TOKEN: Final = struct.Struct("=II")
 
 
@@ -46,10 +48,16 @@ def forked(work: Callable[[range], None], count: int, workers: int, together: in
     try:
         while len(children) < workers - 1:
             children.append(_fork(work, tokens))
+            running.add(children[-1])
         _serve(work, tokens)
+    except BaseException:
+        for child in children:  # nobody wants their work any more
+            os.kill(child, signal.SIGKILL)
+        raise
     finally:
         os.close(tokens)
         ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        running.difference_update(children)
     return not any(ended)
 
 

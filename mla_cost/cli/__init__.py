@@ -31,6 +31,10 @@ _SHORT = ("plan", "explain", "models", "devices", "plans", "show")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Bad input ends with one message and exit code 2, never with a traceback."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        from mla_cost.cli import interrupt
+
+        interrupt.install()
     short = arguments is None and (not given or given[0] in _SHORT)  # a process of our own, gone in an instant
     if short:
         gc.disable()

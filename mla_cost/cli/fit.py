@@ -36,6 +36,10 @@ def fit(
     dp: Annotated[int | None, typer.Option(help="Data-parallel ranks; 1 by default.")] = None,
     micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step; 1 by default.")] = None,
     mtp: Annotated[int | None, typer.Option(help=helps.MTP)] = None,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(help="Sequences in an optimizer step; without it as many micro-batches as stages are assumed."),
+    ] = None,
     scheme: Annotated[str | None, typer.Option(help="What crosses ranks; each form has its usual one.")] = None,
     kernel: Annotated[str | None, typer.Option(help=helps.KERNEL)] = None,
     layers: Annotated[int | None, typer.Option(help="Equal blocks in a row; 1 by default.")] = None,
@@ -52,6 +56,7 @@ def fit(
 ) -> None:
     """Find the longest sequence that fits, the least sp and the fewest devices, per device and form."""
     from mla_cost import planfile
+    from mla_cost.cli import progress
     from mla_cost.errors import InputError
     from mla_cost.fitting import of
     from mla_cost.fitting.result import MAX_SEQ_LEN
@@ -83,7 +88,9 @@ def fit(
         "scope": scope,
     }
     settings = planfile.settings(file, flags, planfile.assignments(assign), planfile.assignments(reserve, "reserve"))
-    found = of(settings, max_seq_len=MAX_SEQ_LEN if max_seq_len is None else max_seq_len, zigzag=zigzag)
+    longest = MAX_SEQ_LEN if max_seq_len is None else max_seq_len
+    with progress.shown("what fits") as watch:
+        found = of(settings, max_seq_len=longest, zigzag=zigzag, global_batch=global_batch, watch=watch)
     if output == "json":
         sys.stdout.write(found.to_json() + "\n")
     elif not found.refused:

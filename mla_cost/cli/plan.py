@@ -46,6 +46,13 @@ def plan(
     ] = None,
     micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step; 1 by default.")] = None,
     mtp: Annotated[int | None, typer.Option(help=helps.MTP)] = None,
+    virtual_stages: Annotated[
+        int | None, typer.Option(help="Chunks of layers that a stage holds, interleaved; 1 by default.")
+    ] = None,
+    pipeline_layout: Annotated[
+        str | None,
+        typer.Option(metavar="LAYOUT", help="What each stage holds, as 'Et|(tt|)*3tL'; as even as can be by default."),
+    ] = None,
     form: Annotated[Names, typer.Option(help="Forms, repeated or separated by commas; `all` by default.")] = None,
     scheme: Annotated[str | None, typer.Option(help="What crosses ranks; each form has its usual one.")] = None,
     kernel: Annotated[str | None, typer.Option(help=helps.KERNEL)] = None,
@@ -112,6 +119,7 @@ def plan(
 ) -> None:
     """Price a rank of a whole model, or one MLA block, in every form on devices and say whether it fits."""
     from mla_cost import api, planfile
+    from mla_cost.cli import progress
     from mla_cost.errors import InputError
 
     if sequence_parallel:
@@ -132,6 +140,8 @@ def plan(
         "dp": dp,
         "micro_batches": micro_batches,
         "mtp": mtp,
+        "virtual_stages": virtual_stages,
+        "pipeline_layout": pipeline_layout,
         "form": planfile.names(form),
         "scheme": scheme,
         "kernel": kernel,
@@ -162,7 +172,8 @@ def plan(
         _check_picture(plot)
     if (levers or refused_levers) and output not in {"table", "json"}:
         raise InputError("levers print as a table or as JSON", field="--format", value=output, allowed="table, json")
-    answer = api.with_levers(settings, refused=refused_levers) if levers or refused_levers else api.answer(settings)
+    with progress.shown("plan"):
+        answer = api.with_levers(settings, refused=refused_levers) if levers or refused_levers else api.answer(settings)
     refused = _refused(answer)
     beside = _beside(settings.published) if settings.published and output == "table" else ""
     _print(answer, output, beside, bars=bars, refused=bool(refused))

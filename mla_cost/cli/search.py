@@ -56,13 +56,14 @@ def search(
     max_ep: Annotated[int | None, typer.Option(help="The largest ep; no limit by default.")] = None,
     max_micro_batch: Annotated[int | None, typer.Option(help="The largest micro-batch; 4 by default.")] = None,
     max_idle: Annotated[
-        int | None, typer.Option(metavar="PERCENT", help="The most that a stage may wait for its pipeline; no limit.")
+        int | None,
+        typer.Option(metavar="PERCENT", help="The most that a stage may wait for others; 20 by default."),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="sent|required|flops|idle|devices", help="What comes first, or several by commas."),
+        typer.Option(metavar="weight|sent|required|flops|idle|devices", help="What comes first, or several by commas."),
     ] = None,
-    top: Annotated[int | None, typer.Option(help="How many to tell; 10 by default.")] = None,
+    top: Annotated[int | None, typer.Option(help="How many layouts to tell; 10 by default.")] = None,
     pareto: Annotated[
         bool, typer.Option("--pareto", help="Those that none beats in memory, bytes sent and flops as well.")
     ] = False,
@@ -134,9 +135,11 @@ def search(
 
 
 def _search(settings: Any, axes: dict[str, str], options: dict[str, Any]) -> Any:
+    from mla_cost.cli import progress
     from mla_cost.searching import of
 
-    return of(settings, axes, options)
+    with progress.shown("candidates") as watch:
+        return of(settings, axes, options, watch)
 
 
 def _print(found: Any, output: str, *, pareto: bool) -> None:

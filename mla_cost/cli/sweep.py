@@ -161,14 +161,23 @@ def _study(
 
 
 def _save(study: Sweep, output: Path, resume: bool) -> int:
+    from mla_cost.cli import interrupt
     from mla_cost.sweeping.output import save
 
     with _progress(len(study)) as progress:
         try:
-            return save(study, output, resume, progress)
+            with interrupt.raised():  # the file is to be closed first
+                answered = save(study, output, resume, progress)
         except KeyboardInterrupt:
             sys.stderr.write(f"mla-cost: stopped; --resume continues {output}\n")
             raise typer.Exit(130) from None
+    _wrote(output, f"{len(study):,} rows, {answered:,} of them with an answer")
+    return answered
+
+
+def _wrote(path: Path, what: str) -> None:
+    """Where the answer went, beside it: on stderr, so that a pipe has rows only."""
+    sys.stderr.write(f"mla-cost: wrote {path}: {what}\n")
 
 
 @contextmanager
@@ -198,7 +207,8 @@ def _print(study: Sweep, shape: str) -> int:
         most = TABLE_ROWS if shape == "table" else MARKDOWN_ROWS
         rows = _first_rows(study, most)
         if shape == "table":
-            sent = "one optimizer step" if study.grid.settings.scope == "model" else "forward and backward"
+            of_model = study.grid.settings.scope == "model"
+            sent = "by the worst stage in one optimizer step" if of_model else "in forward and backward"
             view.show(_varying(study), rows, len(study) - len(rows), sent)
         else:
             sys.stdout.write(view.markdown_text(study.columns, rows))
@@ -244,6 +254,7 @@ def _stream(study: Sweep, shape: str) -> int:
 
 
 def _draw(study: Sweep, path: Path) -> None:
+    from mla_cost.cli import progress
     from mla_cost.errors import InputError
     from mla_cost.sweeping.frontier import frontier, kernels_of
     from mla_cost.sweeping.result import extra
@@ -251,7 +262,8 @@ def _draw(study: Sweep, path: Path) -> None:
 
     if path.suffix.lower() not in {".png", ".svg"}:
         raise InputError("the file name must say what it shall be", file=str(path), allowed=".png, .svg")
-    seq_lens, sps, panels = frontier(study)
+    with progress.shown(f"{len(study):,} points"):
+        seq_lens, sps, panels = frontier(study)
     extra("matplotlib", "plot")
     model = " and ".join(dict.fromkeys(model.title for model in study.grid.models))
     devices = study.names["device"]
@@ -262,6 +274,7 @@ def _draw(study: Sweep, path: Path) -> None:
         draw(path, title, seq_lens, sps, [Panel(*panel) for panel in panels])
     except OSError as error:
         raise InputError(f"cannot write it: {error.strerror}", file=str(path)) from None
+    _wrote(path, f"{len(panels)} panel{'s' * (len(panels) > 1)} of {len(study):,} rows")
 
 
 def _priced(study: Sweep) -> str:

@@ -22,13 +22,17 @@ from mla_cost.whole_model import Cost, parallel_of, state_settings
 
 
 class Question(NamedTuple):
-    """One form of a model on one device; the settings name a kernel. shared: what several questions look up."""
+    """One form of a model on one device; the settings name a kernel. shared: what several questions look up.
+
+    global_batch: sequences of an optimizer step; None where nobody said, and a pipeline is then taken to be full.
+    """
 
     model: ModelConfig
     device: DeviceConfig
     form: str
     settings: PlanSettings
     shared: dict[Hashable, Any]
+    global_batch: int | None = None
 
 
 class Needs(Protocol):
@@ -181,7 +185,7 @@ class ModelNeeds:
         return (*which, settings.seq_len, settings.sp, settings.tp, settings.ep)
 
     def _segments(self, settings: PlanSettings) -> Segments:
-        model, device, form, _, shared = self.question
+        model, device, form, _, shared, _ = self.question
         key = ("segments", self._layers_key(settings))
         if key not in shared:
             shared[key] = Segments(model, form, settings, as_allocated(device.family), self._kinds)

@@ -8,13 +8,15 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mla_cost import api, catalog, defaults
+from mla_cost.command import command_of
 from mla_cost.config import DeviceConfig, ModelConfig, validated
 from mla_cost.errors import InputError
 from mla_cost.fitting.bounds import divisors, largest
-from mla_cost.fitting.fewest import MOST_DEGREE, Layout, fewest
+from mla_cost.fitting.fewest import MOST_DEGREE, Layout, Watch, fewest, unwatched
 from mla_cost.fitting.needs import Needs, Question, needs_of, room, with_kernel
 from mla_cost.forms import FORMS
 from mla_cost.resolve import Illegal, named
+from mla_cost.results import Status
 from mla_cost.settings import PlanSettings
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 SCHEMA = "mla-cost/fit/1"
 MAX_SEQ_LEN = 16_777_216
 LARGEST_MAX_SEQ_LEN = 2**30
+MAX_BATCH = 2**20
 LimitedBy = Literal["memory", "max_seq_len", "kernel", "illegal"]
 
 
@@ -34,7 +37,8 @@ class Fit(NamedTuple):
     on the device; `illegal`, where no program exists. min_sp, min_devices: for target_seq_len tokens, None where
     nothing fits; min_layout: the degrees that take min_devices. required_bytes: at max_seq_len;
     next_required_bytes: at the next legal length, which does not fit (None: it is not asked or past exact numbers).
-    notes: what the fewest devices change beside their degrees.
+    min_sp_status, min_status: whether that fits or is tight; min_headroom_bytes: what min_layout leaves;
+    min_global_batch: sequences of an optimizer step there; min_command: what plans it. notes: what it stands on.
     """
 
     form: str
@@ -54,6 +58,11 @@ class Fit(NamedTuple):
     usable_bytes: int | None
     reason: str
     notes: tuple[str, ...] = ()
+    min_sp_status: Status | None = None
+    min_status: Status | None = None
+    min_headroom_bytes: int | None = None
+    min_global_batch: int | None = None
+    min_command: str | None = None
 
 
 class Fits:
@@ -119,6 +128,7 @@ def longest(
     form: str | Sequence[str] = "all",
     max_seq_len: int = MAX_SEQ_LEN,
     zigzag: bool = False,
+    global_batch: int | None = None,
     dims: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Fits:
@@ -127,7 +137,9 @@ def longest(
     Legal lengths are multiples of sp tp up to max_seq_len (tokens); with zigzag, which gives each rank two pieces of a
     sequence, of 2 sp tp where sp > 1. Every further keyword is a field of `mla_cost.settings.PlanSettings`, as for
     `plan`; scope "attention" prices one block or `layers` of them, "model" the worst stage. At the model scope the
-    fewest devices are looked for over sp, pp, ep and dp at the tp asked. Raises `mla_cost.InputError` for bad input.
+    fewest devices are looked for over sp, pp, ep and dp at the tp asked, with the micro-batches of global_batch
+    (sequences of an optimizer step), or where nobody said, at least as many as stages. Raises `mla_cost.InputError` for
+    bad input.
 
     >>> import mla_cost
     >>> found = mla_cost.longest(device="910b-64gb", scope="attention", kernel="eager", sp=8, seq_len=65536)
@@ -139,19 +151,59 @@ def longest(
     given = api._given(model, device, form, dims, settings)
     if not isinstance(zigzag, bool):
         raise InputError("must be true or false", field="zigzag", value=zigzag)
-    return of(validated(PlanSettings, given), max_seq_len=max_seq_len, zigzag=zigzag)
+    return of(validated(PlanSettings, given), max_seq_len=max_seq_len, zigzag=zigzag, global_batch=global_batch)
 
 
-def of(settings: PlanSettings, *, max_seq_len: int = MAX_SEQ_LEN, zigzag: bool = False) -> Fits:
-    """Answer for the settings of a plan; its seq_len is the target."""
-    settings = api._for_scope(settings)
+def of(
+    settings: PlanSettings,
+    *,
+    max_seq_len: int = MAX_SEQ_LEN,
+    zigzag: bool = False,
+    global_batch: int | None = None,
+    watch: Watch = unwatched,
+) -> Fits:
+    """Answer for the settings of a plan; its seq_len is the target.
+
+    global_batch: sequences of an optimizer step. Without it and without micro_batches, as many micro-batches as stages.
+    watch: told now and then what is going on, how much is done, and of how much.
+    """
+    settings = _batched(api._for_scope(settings), global_batch)
     model = api.model_with_dims(settings)
     devices = [catalog.device(name) for name in settings.device]
     _require(settings, max_seq_len, _step(settings, settings.sp, zigzag))
     shared: dict[Hashable, Any] = {}
-    search = _Search(model, settings, max_seq_len, zigzag, shared)
+    search = _Search(model, settings, max_seq_len, zigzag, shared, global_batch, watch)
     results = tuple(search.fit(device, form) for device in devices for form in settings.form)
-    return Fits(_inputs(settings, model, devices, max_seq_len, zigzag), results)
+    own = {"max_seq_len": max_seq_len, "zigzag": zigzag, "global_batch": global_batch}
+    return Fits(_inputs(settings, model, devices, own), results)
+
+
+def _batched(settings: PlanSettings, global_batch: int | None) -> PlanSettings:
+    """The settings with the micro-batches of the global batch, else enough of them for a full pipeline.
+
+    Raises:
+        InputError: a batch that the degrees do not make, or that belongs to another scope.
+
+    """
+    if global_batch is None:
+        stated = "micro_batches" in settings.model_fields_set
+        return settings if stated else settings.model_copy(update={"micro_batches": settings.pp})
+    if settings.scope != "model":
+        raise InputError("belongs to scope model", field="global_batch", allowed="--scope model")
+    if type(global_batch) is not int or not 1 <= global_batch <= MAX_BATCH:
+        allowed = f"a whole number from 1 to {MAX_BATCH}"
+        raise InputError("out of range", field="global_batch", value=global_batch, allowed=allowed)
+    once = settings.micro_batch * settings.dp
+    if global_batch % once:
+        allowed = f"a multiple of micro_batch {settings.micro_batch} x dp {settings.dp}"
+        raise InputError("does not split over the ranks", field="global_batch", value=global_batch, allowed=allowed)
+    times = global_batch // once
+    if "micro_batches" in settings.model_fields_set and settings.micro_batches != times:
+        allowed = f"{times}, or to be left out: global_batch {global_batch} makes them"
+        raise InputError(
+            "does not make the global batch", field="micro_batches", value=settings.micro_batches, allowed=allowed
+        )
+    return settings.model_copy(update={"micro_batches": times})
 
 
 def _require(settings: PlanSettings, max_seq_len: int, step: int) -> None:
@@ -173,7 +225,7 @@ def _step(settings: PlanSettings, sp: int, zigzag: bool) -> int:
 
 
 def _inputs(
-    settings: PlanSettings, model: ModelConfig, devices: Sequence[DeviceConfig], max_seq_len: int, zigzag: bool
+    settings: PlanSettings, model: ModelConfig, devices: Sequence[DeviceConfig], own: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Every resolved setting, and what the devices and the model are."""
     return {
@@ -184,8 +236,7 @@ def _inputs(
         "form": list(settings.form),
         "other_memory": int(settings.other_memory),
         "reserve": {name: int(amount) for name, amount in settings.reserve.items()},
-        "max_seq_len": max_seq_len,
-        "zigzag": zigzag,
+        **own,
         "assumed": api.assumed(settings, model),
         "model_title": model.title,
         "devices": {device.name: {"title": device.title} for device in devices},
@@ -211,16 +262,19 @@ class _Search(NamedTuple):
     max_seq_len: int
     zigzag: bool
     shared: dict[Hashable, Any]
+    global_batch: int | None
+    watch: Watch
 
     def fit(self, device: DeviceConfig, form: str) -> Fit:
         """One form on one device."""
         settings = with_kernel(self.model, device, form, self.settings)
-        question = Question(self.model, device, form, settings, self.shared)
+        question = Question(self.model, device, form, settings, self.shared, self.global_batch)
         found = self.longest(question)
-        least_sp, layout = None, None
+        least_sp, status, layout = None, None, None
         if found.limited_by != "kernel":
-            least_sp = self.least_sp(question)
+            least_sp, status = self.least_sp(question)
             layout = self.fewest(question, least_sp)
+        smallest = _smallest(question, layout) if layout else {}
         return Fit(
             form=form,
             scheme=settings.scheme or FORMS[form].scheme,
@@ -238,8 +292,22 @@ class _Search(NamedTuple):
             next_required_bytes=found.following,
             usable_bytes=found.usable,
             reason=found.reason,
-            notes=tuple(_batch(settings, layout)) if layout and settings.scope == "model" else (),
+            notes=tuple(self._batch(settings, layout)) if layout and settings.scope == "model" else (),
+            min_sp_status=status,
+            **smallest,
         )
+
+    def _batch(self, settings: PlanSettings, layout: Layout) -> Iterator[str]:
+        """What the fewest devices stand on: the sequences of a step, and who said so."""
+        times = layout.micro_batches
+        step = f"an optimizer step of {settings.micro_batch * times * layout.dp:,} sequences"
+        made = f"fewest stands on {step}: micro_batch {settings.micro_batch} x {times} x dp {layout.dp}"
+        if self.global_batch is not None:
+            yield f"{made}, as --global-batch has it"
+        elif times > settings.micro_batches or settings.micro_batches == layout.pp:
+            yield f"{made}, the least that fills pp {layout.pp}; state the batch of your run with --global-batch"
+        else:
+            yield f"{made}, micro_batches as stated; --global-batch states the whole step instead"
 
     def step(self, sp: int) -> int:
         """What divides a legal length."""
@@ -274,17 +342,18 @@ class _Search(NamedTuple):
             return _Longest(last * step, "max_seq_len", "longer ones are not tried", required, None, usable)
         return _Longest(times * step, "memory", "", required, following, usable)
 
-    def least_sp(self, question: Question) -> int | None:
+    def least_sp(self, question: Question) -> tuple[int | None, Status | None]:
         """The least sp that holds the target, everything else as asked. Needs do not fall with sp alone: a scan."""
         needs, settings = needs_of(question), question.settings
         for sp in self.degrees():
             asked = settings.model_copy(update={"sp": sp})
             try:
-                if needs.verdict(asked).status in {"fits", "tight"}:
-                    return sp
+                status = needs.verdict(asked).status
             except Illegal:
                 continue
-        return None
+            if status in {"fits", "tight"}:
+                return sp, status
+        return None, None
 
     def degrees(self) -> list[int]:
         """The degrees sp that divide the target."""
@@ -294,30 +363,31 @@ class _Search(NamedTuple):
     def fewest(self, question: Question, least_sp: int | None) -> Layout | None:
         """The fewest devices that hold the target: the ranks that share a block, or those of a whole model."""
         if question.settings.scope == "model":
-            return fewest(question, self.step)
+            return fewest(question, self.step, self.watch)
         return None if least_sp is None else Layout(least_sp, least_sp, 1, 1, 1)
 
 
 def _degrees(settings: PlanSettings, layout: Layout) -> dict[str, Any]:
     """The settings that the layout takes; a layout string where its stages are not equal."""
     found: dict[str, Any] = {"tp": settings.tp, "sp": layout.sp, "pp": layout.pp, "ep": layout.ep, "dp": layout.dp}
+    if settings.scope == "model":
+        found["micro_batches"] = layout.micro_batches
     return found if layout.pipeline_layout is None else {**found, "pipeline_layout": layout.pipeline_layout}
 
 
-def _batch(settings: PlanSettings, layout: Layout) -> Iterator[str]:
-    """What the layout does to a step: its micro-batches, per data rank, stay as asked."""
-    times = settings.micro_batches
-    each = settings.micro_batch * times
-    if layout.dp != settings.dp:
-        yield (
-            f"fewest keeps micro_batches {times}: with dp {layout.dp} an optimizer step takes {each * layout.dp:,} "
-            f"sequences, and {each * settings.dp:,} as asked"
-        )
-    if layout.pp > times:
-        yield (
-            f"fewest has pp {layout.pp} and micro_batches {times}: a stage keeps {times} at most; with {layout.pp} or "
-            f"more, the first keeps {layout.pp}"
-        )
+def _smallest(question: Question, layout: Layout) -> dict[str, Any]:
+    """The verdict on the fewest devices, and what plans them."""
+    settings = layout.of(question.settings)
+    verdict = needs_of(question).verdict(settings)
+    named = settings.model_copy(update={"device": (question.device.name,), "form": (question.form,)})
+    found = {
+        "min_status": verdict.status,
+        "min_headroom_bytes": verdict.headroom_bytes,
+        "min_command": command_of(named),
+    }
+    if settings.scope == "model":
+        found["min_global_batch"] = settings.micro_batch * settings.micro_batches * settings.dp
+    return found
 
 
 def _fits(needs: Needs, settings: PlanSettings, free: int) -> bool:

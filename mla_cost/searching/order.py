@@ -29,20 +29,29 @@ def each(table: Table) -> list[Row]:
     return [dict(zip(table, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def first(table: Table, by: Sequence[str], most: int) -> Table:
-    """The first rows in order, each standing for all that have the same figures; `alike` counts those.
+def first(table: Table, by: Sequence[str]) -> Table:
+    """The first row in order; `alike` counts those of the same figures.
 
     What fits comes before what is tight; then `by`, the smallest first; then the order of the table.
     """
+    one = np.zeros(len(table["status"]), np.int64)
+    found = leaders({**table, "layout": one}, by)
+    return {**found, "variants": np.ones(len(found["status"]), np.int64)}
+
+
+def leaders(table: Table, by: Sequence[str]) -> Table:
+    """The first row of every layout, in order as `first`. variants: rows of that layout; alike: of the same figures."""
     keys = [table["status"], *(table[name] for name in by)]
     ranked = np.lexsort(keys[::-1])
-    new = np.ones(len(ranked), bool)
-    if len(ranked) > 1:
-        new[1:] = np.any([key[ranked][1:] != key[ranked][:-1] for key in keys], axis=0)
-    leads = np.flatnonzero(new)
-    found = rows_of(table, ranked[leads][:most])
-    found["alike"] = np.add.reduceat(table["alike"][ranked], leads)[:most] if len(ranked) else table["alike"]
-    return found
+    _, lead, layout = np.unique(table["layout"][ranked], return_index=True, return_inverse=True)
+    same = np.ones(len(ranked), bool)
+    for key in keys:
+        same &= key[ranked] == key[ranked][lead][layout]
+    variants, alike = np.zeros(len(lead), np.int64), np.zeros(len(lead), np.int64)
+    np.add.at(variants, layout, table["variants"][ranked])
+    np.add.at(alike, layout[same], table["alike"][ranked][same])
+    order = np.argsort(lead)
+    return {**rows_of(table, ranked[lead[order]]), "variants": variants[order], "alike": alike[order]}
 
 
 def unbeaten(table: Table) -> Table:

@@ -11,9 +11,8 @@ from functools import lru_cache
 from itertools import product
 from typing import Literal, NamedTuple
 
-from mla_cost.changes import even_layout
 from mla_cost.fitting.bounds import divisors
-from mla_cost.parallel import Parallel, Problem, Shape, problems
+from mla_cost.parallel import Parallel, Problem, Shape, even_layout, problems
 from mla_cost.searching.options import Question
 from mla_cost.searching.records import Ruled
 from mla_cost.states import shape_of
@@ -41,6 +40,11 @@ class Place(NamedTuple):
     def devices(self) -> int:
         """Ranks in all."""
         return self.tp * self.sp * self.pp * self.dp
+
+    @property
+    def layout(self) -> tuple[int, ...]:
+        """What makes it another layout, and no variant of the same: all degrees, but not the micro-batch."""
+        return self.tp, self.sp, self.pp, self.ep, self.etp, self.dp, self.virtual_stages
 
     @property
     def idle(self) -> float:
@@ -123,7 +127,8 @@ def _experts(question: Question) -> tuple[tuple[int, int], ...]:
 def _layout(question: Question, pp: int, chunks: int) -> str | None:
     """Layers as even as can be over all chunks of all stages; None where they split equally, or not at all."""
     layers, parts = question.model.num_layers or 0, pp * chunks
-    return even_layout(layers, question.model, parts) if 1 < parts <= layers and layers % parts else None
+    implied = 1 < parts <= layers and layers % parts
+    return even_layout(layers, question.model.num_mtp_layers or 0, parts) if implied else None
 
 
 # ---- rules
@@ -199,12 +204,13 @@ def _degrees(layout: Parallel) -> tuple[int, int, int, int, int, int]:
 
 def _too_idle(question: Question, place: Place) -> Problem | None:
     most, waits = question.options.max_idle, place.pp - 1
-    if most is None or 100 * waits <= most * (place.virtual_stages * place.micro_batches + waits):
+    if 100 * waits <= most * (place.virtual_stages * place.micro_batches + waits):
         return None
     message = (
-        f"at pp {place.pp} with {place.micro_batches} micro-batches a stage waits {place.idle:.0%} of its schedule"
+        f"at pp {place.pp} with {place.micro_batches} micro-batches a stage waits {place.idle:.0%} of its schedule, "
+        f"and max_idle is {most}"
     )
-    return Problem("max_idle", message, f"raise max_idle above {most} or global_batch")
+    return Problem("max_idle", message, "raise max_idle or global_batch")
 
 
 # ---- where nothing is legal

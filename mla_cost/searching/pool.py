@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-from multiprocessing import get_context
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, wait
+from multiprocessing import active_children, get_context
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mla_cost.arrays.codes import ILLEGAL, STATUSES, TIGHT
-from mla_cost.arrays.cores import available, can_fork
+from mla_cost.arrays.cores import available, can_fork, shared
 from mla_cost.composing import price
 from mla_cost.evaluate import FENCE
 from mla_cost.searching.options import Question
-from mla_cost.searching.order import Row, Table, each, first, joined, rows_of, unbeaten
+from mla_cost.searching.order import Row, Table, each, first, joined, leaders, rows_of, unbeaten
 from mla_cost.searching.places import Tally
 from mla_cost.searching.space import Space
+from mla_cost.searching.weight import split, weight, weights_of
 
 MANY: Final = 20_000  # candidates: from here on a second process is worth its start
+POLL: Final = 0.2  # seconds between two looks at how far others are
 INEXACT: Final = "a stage sends 2^53 bytes or more in one step, past which bytes are not exact; make the plan smaller"
 
 
+Watch = Callable[[str, int, int], None]
+
+
+def unwatched(_words: str, _done: int, _total: int) -> None:
+    """For a caller who wants to hear nothing."""
+
+
 class Priced(NamedTuple):
-    """What pricing leaves. counts: legal candidates by status. best: the first that fit, in order; front: those that
+    """What pricing leaves. counts: legal candidates by status. best: of the layouts that fit the first, in order, each
+    by its first variant; front: those that
     fit and nothing beats; nearest: of those that do not fit at most one, whose status comes first and that lacks least.
     """
 
@@ -35,30 +46,60 @@ class Priced(NamedTuple):
     nearest: list[Row]
 
 
-def priced(space: Space) -> Priced:
-    """Every candidate of a space priced, program by program, on all cores where there are many."""
-    kept = _Kept(space.question)
-    for part, tally in _parts(space):
+def priced(space: Space, watch: Watch = unwatched) -> Priced:
+    """Every candidate of a space priced, program by program, on all cores where there are many.
+
+    watch: told what is going on, how many candidates are done, and how many there are at most.
+    """
+    kept, words = _Kept(space.question), f"candidates on {max(space.question.options.devices):,} devices"
+    for part, tally in _parts(space, lambda done: watch(words, done, space.most)):
         kept.join(part)
         space.tally.join(tally)
     return kept.told()
 
 
-def _parts(space: Space) -> Iterator[tuple[_Kept, Tally]]:
+def _parts(space: Space, told: Callable[[int], None]) -> Iterator[tuple[_Kept, Tally]]:
     numbers, workers = range(len(space.programs)), min(available(), len(space.programs))
+    done = shared(len(numbers), "int64")  # of each program, written by whoever prices it
     if workers < 2 or space.most < MANY or not can_fork():
-        yield from map(partial(_part, space), numbers)
+        yield from (_part(space, done, number, told) for number in numbers)
         return
-    with ProcessPoolExecutor(workers, get_context("fork")) as pool:
-        yield from pool.map(partial(_part, space), numbers)
+    others = set(active_children())
+    pool = ProcessPoolExecutor(workers, get_context("fork"), _begin, (space, done))
+    try:
+        found = [pool.submit(_begun, number) for number in numbers]
+        while wait(found, timeout=POLL).not_done:
+            told(int(done.sum()))
+        yield from (each.result() for each in found)
+    except BaseException:
+        for worker in set(active_children()) - others:  # nobody wants their work any more
+            worker.kill()
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _part(space: Space, number: int) -> tuple[_Kept, Tally]:
+_WORK: list[tuple[Space, NDArray[Any]]] = []  # of a worker: what it was forked with, which need not be sent
+
+
+def _begin(space: Space, done: NDArray[Any]) -> None:
+    """A worker leaves Ctrl-C to the process that it works for, which ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _WORK[:] = [(space, done)]
+
+
+def _begun(number: int) -> tuple[_Kept, Tally]:
+    return _part(*_WORK[0], number, lambda _: None)
+
+
+def _part(space: Space, done: NDArray[Any], number: int, told: Callable[[int], None]) -> tuple[_Kept, Tally]:
     """The candidates of one program, and what is refused on the way."""
     kept, tally = _Kept(space.question), Tally()
     before, space.tally = space.tally, tally
     for table in tables(space, number):
         kept.take(table)
+        done[number] += len(table["place"])
+        told(int(done.sum()))
     space.tally = before
     return kept, tally
 
@@ -79,17 +120,23 @@ def tables(space: Space, number: int) -> Iterator[Table]:
 
 
 def _table(space: Space, rows: Table, composed: Any) -> Table:
+    at = {name: values[rows["place"]] for name, values in space.at.items()}
+    rates, flops = weights_of(space.question.device), composed.busiest_flops
+    inside, between = split(rates, at, composed.busiest_by_axis)
     return {
         **rows,
-        "devices": space.at["devices"][rows["place"]],
-        "idle": space.at["idle"][rows["place"]],
+        **{name: at[name] for name in ("devices", "idle", "layout")},
+        "inside": inside,
+        "between": between,
+        "weight": weight(rates, flops, inside, between, at["idle"]),
         "status": composed.status,
         "required": composed.required_bytes,
         "short": composed.required_bytes - composed.usable_bytes,
         "sent": composed.busiest_wire_bytes,
-        "flops": composed.busiest_flops,
+        "flops": flops,
         **composed.busiest_by_axis,
         "alike": np.ones(len(composed.status), np.int64),
+        "variants": np.ones(len(composed.status), np.int64),
     }
 
 
@@ -124,13 +171,14 @@ class _Kept:
         if name == "front":
             return unbeaten(rows)
         if name == "nearest":
-            return first(rows, ("short", *order), 1)
-        return first(rows, order, self.options.top)
+            return first(rows, ("short", *order))
+        return leaders(rows, order)
 
     def told(self) -> Priced:
         """All that was kept."""
         counts = {status: self.counts[status] for status in STATUSES if self.counts[status]}
-        return Priced(counts, *(each(self.tables.get(name, {})) for name in ("best", "front", "nearest")))
+        best, front, nearest = (each(self.tables.get(name, {})) for name in ("best", "front", "nearest"))
+        return Priced(counts, best[: self.options.top], front, nearest)
 
 
 def _counted(codes: Any) -> tuple[list[int], list[int]]:

@@ -15,7 +15,10 @@ class Candidate(NamedTuple):
     verdict that `plan` gives. sent, flops: in one optimizer step, of the stage that sends, or runs, most, as levers
     have them (a plan lists what the stage that holds most sends and runs); flops: executed, exact below 2^53. idle: the
     share of a pipeline's schedule that a stage waits, (pp - 1) / (virtual_stages micro_batches + pp - 1), were all
-    micro-batches and stages alike. alike: how many further candidates have the same figures.
+    micro-batches and stages alike. weight: what ranks it, in seconds (`searching.weight`): no prediction; inside_node,
+    between_nodes: the bytes sent, as the weight tells them apart. alike: how many further candidates have the same
+    figures. variants: how many further ones that fit have the same degrees (the row is the first of them). command:
+    what plans it.
     """
 
     form: str
@@ -44,6 +47,11 @@ class Candidate(NamedTuple):
     flops: int
     idle: float
     alike: int
+    weight_seconds: float
+    inside_node_bytes: int
+    between_nodes_bytes: int
+    variants: int
+    command: str
 
 
 class Ruled(NamedTuple):
@@ -64,7 +72,8 @@ class Miss(NamedTuple):
 
     reason: its verdict's. candidate: None where nothing is legal; problems then says what is wrong with the layout that
     breaks the fewest rules, and the ways out. remedy: the smallest change that makes it fit, in words; levers: every
-    single change that does; more_devices: the best that fits on the least doubling of the devices.
+    single change that does, within the limits of the search; more_devices: what fits on the fewest devices that were
+    tried, with full recomputation where it is allowed; tried_devices: those counts.
     """
 
     candidate: Candidate | None
@@ -74,3 +83,4 @@ class Miss(NamedTuple):
     remedy: str | None
     levers: tuple[Lever, ...]
     more_devices: Candidate | None
+    tried_devices: tuple[int, ...] = ()

@@ -14,11 +14,12 @@ from mla_cost.forms import ALIASES
 from mla_cost.results import plain
 from mla_cost.searching.miss import miss_of
 from mla_cost.searching.options import CHOICES, CHOSEN, DEGREES, Options, Question, axes, options, require_forms
-from mla_cost.searching.pool import Priced, priced
+from mla_cost.searching.pool import Priced, Watch, priced, unwatched
 from mla_cost.searching.records import Candidate, Miss, Ruled
 from mla_cost.searching.runner_up import lost
 from mla_cost.searching.space import Space
 from mla_cost.searching.told import candidate, checked
+from mla_cost.searching.weight import sources
 from mla_cost.settings import PlanSettings
 from mla_cost.unpriced import refusal
 
@@ -115,19 +116,21 @@ def search(
     dims: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Found:
-    """Every legal way to train a model on so many devices, priced; the best of those that fit, by bytes sent.
+    """Every legal way to train a model on so many devices, priced; the best of those that fit, by weight.
 
     devices: a number, or several as `64..1024*2` or a list; fewer come first. global_batch: sequences in an optimizer
     step; micro-batches follow. Searched: tp, sp, pp, ep, micro_batch, scheme, sharding, remat; each may be narrowed by
     a value, a list or a text such as `1..8*2`, and etp and virtual_stages (1) widened. dp and the layers of each stage,
     as even as can be, follow. Limits: max_tp (one node of the device), max_sp, max_pp, max_ep (none), max_micro_batch
-    (4), max_idle (none; per cent of a pipeline's schedule). by: `sent`, `required`, `flops`, `idle` or `devices`, or
-    several, the smallest first; top: how many. Every further keyword is a field of `mla_cost.settings.PlanSettings`.
-    Time is not predicted. Raises `mla_cost.InputError` for bad input.
+    (4), max_idle (20; per cent of a pipeline's schedule). by: `weight` (seconds at peak rates, bubbles and both
+    kinds of links counted: an order, no prediction), `sent`, `required`, `flops`, `idle` or `devices`, or several, the
+    smallest first; top: how many layouts, each with the first of its variants. Every row has the command that plans
+    it. Every further keyword is a field of `mla_cost.settings.PlanSettings`. Raises `mla_cost.InputError` for bad
+    input.
 
     >>> import mla_cost
     >>> found = mla_cost.search("deepseek-v2-lite", "a100-80gb", devices=8, global_batch=64, seq_len=4096, remat="none")
-    >>> found.best.status, found.best.devices, found.best.sent_bytes <= found.results[1].sent_bytes
+    >>> found.best.status, found.best.devices, found.best.weight_seconds <= found.results[1].weight_seconds
     ('fits', 8, True)
     """
     asked = {name: settings.pop(name) for name in (*DEGREES, *CHOICES) if settings.get(name) is not None}
@@ -139,10 +142,13 @@ def search(
     return of(validated(PlanSettings, given), asked, {**own, "devices": devices, "global_batch": global_batch})
 
 
-def of(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any]) -> Found:
-    """The search around a plan. allowed: values of axes, all where one is absent; given: fields of `Options`."""
+def of(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any], watch: Watch = unwatched) -> Found:
+    """The search around a plan. allowed: values of axes, all where one is absent; given: fields of `Options`.
+
+    watch: told now and then what is going on, how much is done, and of how much.
+    """
     space = Space(_question(settings, allowed, given))
-    return _found(space, priced(space))
+    return _found(space, priced(space, watch), watch)
 
 
 def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any]) -> Question:
@@ -161,7 +167,7 @@ def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping
     return Question(model, device, settings, options(settings, given), axes(settings, allowed))
 
 
-def _found(space: Space, found: Priced) -> Found:
+def _found(space: Space, found: Priced, watch: Watch) -> Found:
     for row in (*found.best[:SAMPLE], *found.front[:: max(1, len(found.front) // SAMPLE)]):
         checked(space, row)
     results = tuple(candidate(space, row) for row in found.best)
@@ -172,7 +178,7 @@ def _found(space: Space, found: Priced) -> Found:
         results=results,
         pareto=tuple(candidate(space, row) for row in found.front),
         runner_up=lost(results, space.question.options.order),
-        nearest_miss=None if results else miss_of(space, found),
+        nearest_miss=None if results else miss_of(space, found, watch),
     )
 
 
@@ -193,6 +199,7 @@ def _inputs(question: Question) -> dict[str, Any]:
         "limits": own.limits(question.device),
         "axes": {name: list(values) for name, values in question.axes.items()},
         "assumed": api.assumed(settings, question.model),
+        "weights": sources(question.device),
         "model_title": question.model.title,
         "device_title": question.device.title,
     }

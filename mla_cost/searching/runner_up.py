@@ -24,6 +24,7 @@ class _Told(NamedTuple):
 
 _TOLD: Final = {
     "devices": _Told("devices", "takes", "devices", 1),
+    "weight": _Told("weight_seconds", "weighs", "s", 1),
     "required": _Told("required_bytes", "needs", "GiB", 2**30),
     "sent": _Told("sent_bytes", "sends", "GiB", 2**30),
     "flops": _Told("flops", "runs", "Tflop", 10**12),
@@ -64,6 +65,8 @@ def _difference(winner: Candidate, second: Candidate, name: str) -> str:
 
 
 def _number(value: float, told: _Told) -> str:
+    if told.unit == "s":
+        return f"{value:,.3f}" if value < 10 else f"{value:,.1f}"
     return f"{value:,}" if told.scale == 1 else f"{value / told.scale:,.2f}"
 
 

@@ -68,7 +68,10 @@ class Space:
     def at(self) -> Table:
         """The places as arrays."""
         names = (*DEGREES, "devices", "idle")
-        return {name: np.array([getattr(place, name) for place in self.places]) for name in names}
+        found: Table = {name: np.array([getattr(place, name) for place in self.places]) for name in names}
+        layouts: dict[tuple[Any, ...], int] = {}
+        known = [layouts.setdefault(place.layout, len(layouts)) for place in self.places]
+        return {**found, "layout": np.array(known, np.int64)}
 
     @cached_property
     def _layouts(self) -> Coded:

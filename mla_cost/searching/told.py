@@ -6,6 +6,7 @@ from typing import cast
 
 from mla_cost import whole_model
 from mla_cost.arrays.codes import STATUSES
+from mla_cost.command import command_of
 from mla_cost.composing.composed import AXES, require_equal
 from mla_cost.results import Status, Verdict
 from mla_cost.searching.order import Row
@@ -34,6 +35,11 @@ def candidate(space: Space, row: Row) -> Candidate:
         flops=int(row["flops"]),
         idle=place.idle,
         alike=row["alike"] - 1,
+        weight_seconds=row["weight"],
+        inside_node_bytes=row["inside"],
+        between_nodes_bytes=row["between"],
+        variants=row["variants"] - 1,
+        command=command_of(space.settings(row)),
     )
 
 

@@ -102,13 +102,14 @@ def _cells(bar: Bar, scale: int, usable: int | None) -> list[int | str]:
 
 
 def _line(bar: Bar, cells: Iterable[int | str], label: int) -> Text:
-    line = Text(f"{bar.label:<{label}} ", no_wrap=True)
+    line = Text(f"{bar.label:<{label}} {gib(bar.total):>7} ", no_wrap=True)  # the number first: a bar may be cut
     for cell in cells:
         if isinstance(cell, int):
             line.append(*LOOK[cell])
         else:
             line.append(cell, "bold" if cell == LIMIT else "")
-    return line.append(f" {gib(bar.total):>7}")
+    line.rstrip()
+    return line
 
 
 def _legend(shown: Iterable[tuple[str, str, str]], label: int, usable: int | None) -> Text:
@@ -118,5 +119,5 @@ def _legend(shown: Iterable[tuple[str, str, str]], label: int, usable: int | Non
         line.append(glyph, colour).append(f" {name} ")
     if usable is not None:
         line.append(f"{LIMIT} usable {gib(usable)}")
-    indent = " " * (label + 1)
+    indent = " " * (label + 9)
     return Text(indent) + line if len(line) + len(indent) < NARROW else line

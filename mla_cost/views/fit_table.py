@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
+from mla_cost.views import terminal
+from mla_cost.views.grid import Grid
 from mla_cost.views.parts import assumed
 
 LIMITS = {
@@ -33,6 +32,7 @@ def fit_table(found: Mapping[str, Any]) -> RenderableType:
     for name, device in found["inputs"]["devices"].items():
         rows = [row for row in found["results"] if row["device"] == name]
         parts += [Text(""), Text(_device_line(name, device["title"], rows), style="bold"), _rows(rows)]
+        parts += list(_fewest(rows)) if found["inputs"]["scope"] == "model" else []
     parts += list(_notes(found["results"]))
     if found["inputs"]["scope"] == "attention":
         parts += [Text(""), Text(ATTENTION, style="dim")]
@@ -41,17 +41,12 @@ def fit_table(found: Mapping[str, Any]) -> RenderableType:
 
 def fit_text(found: Mapping[str, Any], width: int = 80) -> str:
     """The answer as plain text without colour codes."""
-    file = io.StringIO()
-    Console(file=file, width=width, no_color=True, force_terminal=False).print(fit_table(found), highlight=False)
-    return file.getvalue().rstrip()
+    return terminal.text(fit_table(found), width)
 
 
 def show(found: Mapping[str, Any]) -> None:
     """Print the answer to a terminal or a pipe; 80 columns suffice."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, 80)
-    console.print(fit_table(found), highlight=False)
+    terminal.show(fit_table(found))
 
 
 def _heading(inputs: Mapping[str, Any]) -> Iterator[str]:
@@ -69,13 +64,13 @@ def _heading(inputs: Mapping[str, Any]) -> Iterator[str]:
 def _columns(inputs: Mapping[str, Any]) -> str:
     target = f"{inputs['seq_len']:,}"
     fewest = (
-        "with sp, pp, ep and dp chosen for it, tp and micro_batches as asked"
+        "with sp, pp, ep and dp chosen for it, tp as asked, and no fewer micro-batches than stages"
         if inputs["scope"] == "model"
         else "that share a block"
     )
     return (
         f"longest: tokens in a sequence, all ranks together. least sp: for {target} tokens, all else as asked. fewest: "
-        f"devices for {target} tokens, {fewest}."
+        f"devices for {target} tokens, {fewest}. tight: under 5 % of the usable memory left."
     )
 
 
@@ -84,29 +79,28 @@ def _device_line(name: str, title: str, rows: list[Mapping[str, Any]]) -> str:
     return f"{name} ({title})" + ("" if usable is None else f": usable {usable / 2**30:,.2f} GiB")
 
 
-def _rows(rows: list[Mapping[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for name in ("form", "kernel"):
-        table.add_column(name, no_wrap=True)
-    for name in ("longest", "least sp", "fewest"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
+def _rows(rows: list[Mapping[str, Any]]) -> Grid:
+    table = Grid(("form", "kernel", "longest", "least sp", "fewest", ""), left=("form", "kernel", ""))
     for row in rows:
-        numbers = (row["max_seq_len"], row["min_sp"], row["min_devices"])
-        table.add_row(row["form"], row["kernel"], *map(_count, numbers), _remark(row))
+        least = _count(row["min_sp"], row["min_sp_status"]), _count(row["min_devices"], row["min_status"])
+        table.add(row["form"], row["kernel"], _count(row["max_seq_len"]), *least, LIMITS[row["limited_by"]])
     return table
 
 
-def _count(number: int | None) -> str:
-    return "-" if number is None else f"{number:,}"
+def _count(number: int | None, status: str | None = None) -> str:
+    """A number, and that it is tight where it is; a dash where there is none."""
+    return "-" if number is None else f"{number:,}{' tight' if status == 'tight' else ''}"
 
 
-def _remark(row: Mapping[str, Any]) -> str:
-    """Why there is no number, or the degrees of the fewest devices."""
-    said = LIMITS[row["limited_by"]]
-    layout = row["min_layout"] if row["scope"] == "model" else None
-    degrees = "" if layout is None else " ".join(f"{axis} {size}" for axis, size in layout.items() if size != 1)
-    return "; ".join(part for part in (said, degrees and f"fewest: {degrees}") if part)
+def _fewest(rows: list[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    """The layout of the fewest devices, how much it leaves, and what plans it."""
+    for row in rows:
+        if row["min_layout"] is None:
+            continue
+        degrees = ", ".join(f"{axis} {size}" for axis, size in row["min_layout"].items())
+        left = f"{row['min_status']}, {row['min_headroom_bytes'] / 2**30:,.2f} GiB left"
+        yield Text(f"{row['form']} on {row['min_devices']:,}: {degrees}: {left}")
+        yield Text(row["min_command"], no_wrap=True, overflow="ignore")  # on one line, to be copied whole
 
 
 def _notes(rows: list[Mapping[str, Any]]) -> Iterator[RenderableType]:

@@ -55,7 +55,7 @@ def _of(row: Result, where: str) -> Iterator[RenderableType]:
 
 def _table(levers: Iterable[Lever]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("change", overflow="fold")
+    table.add_column("change", overflow="fold", min_width=16)
     for name in ("required", "sent", "flops"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("then", no_wrap=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from mla_cost.results import Plan, Result, Stage
 from mla_cost.views.bars import MOST, stage_bars
+from mla_cost.views.grid import Grid
 from mla_cost.views.parts import (
     assumed,
     by_device,
@@ -27,7 +26,7 @@ from mla_cost.views.units import gib, readable
 
 COLUMNS = (
     "GiB on one rank of {}. states: weights, gradients, optimizer. kept: activations of the micro-batches "
-    "in flight. working: {}. sent: wire bytes of one optimizer step, all axes."
+    "in flight. working: {}. sent: wire bytes of one optimizer step, all axes{}."
 )
 WORKING = "the micro-batch at its peak"
 IN_STEP = " (with none in flight, the fp32 gradients that the optimizer step makes)"
@@ -39,8 +38,7 @@ TOLD = frozenset(
     )
 )
 LONGEST = 60  # characters of a value
-WIDE = ("stage", "layers", "in flight", "weights", "gradients", "optimizer", "kept", "working", "total")
-NARROW = ("stage", "layers", "flight", "weights", "grads", "optim.", "kept", "working", "buffers", "total")
+STAGE = ("stage", "layers", "flight", "weights", "grads", "optim.", "kept", "working")  # buffers, total, sent
 BUFFERS = ". buffers: what stays for the whole run"
 LEFT_OUT = (
     "Not priced: allocator rounding, what the optimizer step makes beside gradients in fp32, library workspaces that "
@@ -69,7 +67,19 @@ def _columns(plan: Plan) -> str:
     told = [result.memory.stages[result.settings["stage"]] for result in plan.results if result.memory.stages]
     stages = [stage for result in plan.results for stage in result.memory.stages or ()]
     words = WORKING + (IN_STEP if not all(any(stage.in_flight) for stage in stages) else "")
-    return COLUMNS.format(_which(plan), words + (BUFFERS if _with_buffers(told) else ""))
+    return COLUMNS.format(_which(plan), words + (BUFFERS if _with_buffers(told) else ""), _sender(plan))
+
+
+def _sender(plan: Plan) -> str:
+    """Whose bytes the column `sent` tells, where there are several stages."""
+    if plan.inputs["pp"] == 1:
+        return ""
+    return ", of the stage that sends most"
+
+
+def _sent(result: Result) -> int:
+    """Bytes of the stage that sends most, as a search has them: a step waits for that one."""
+    return max(stage.sent_bytes for stage in result.memory.stages or ())
 
 
 def _buffers(stage: Stage) -> int:
@@ -115,16 +125,13 @@ def _value(name: str, value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
-def _forms(results: Sequence[Result]) -> Table:
+def _forms(results: Sequence[Result]) -> Grid:
     told = [result.memory.stages[result.settings["stage"]] for result in results if result.memory.stages]
     buffers = _with_buffers(told)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("form", no_wrap=True)
-    for name in ("states", "kept", "working", *["buffers"] * buffers, "total", "sent"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", overflow="fold")
+    names = ("form", "states", "kept", "working", *["buffers"] * buffers, "total", "sent", "verdict")
+    table = Grid(names, left=("form", "verdict"))
     for result in results:
-        table.add_row(result.form, *_figures(result, buffers), verdict_text(result))
+        table.add(result.form, *_figures(result, buffers), verdict_text(result))
     return table
 
 
@@ -134,9 +141,8 @@ def _figures(result: Result, buffers: bool) -> list[str]:
         return ["-"] * (5 + buffers)
     told = memory.stages[result.settings["stage"]]
     states = told.weight_bytes + told.gradient_bytes + told.optimizer_bytes
-    sent = sum(cost.wire_bytes for cost in result.communication.collectives)
     parts = [states, told.kept_bytes, told.working_bytes, *[_buffers(told)] * buffers]
-    return [*map(gib, parts), gib(told.allocated_peak_bytes), gib(sent)]
+    return [*map(gib, parts), gib(told.allocated_peak_bytes), gib(_sent(result))]
 
 
 def _worst(stages: Iterable[Stage]) -> Stage:
@@ -149,12 +155,10 @@ def _stages(results: list[Result], asked: int | None, every_stage: bool) -> Iter
     stages = least.memory.stages or ()
     yield Text("")
     yield Text(f"Stages under {least.form}, kernel {least.kernel}")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     buffers = _with_buffers(stages)
-    for name in NARROW if buffers else WIDE:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = Grid((*STAGE, *["buffers"] * buffers, "total", "sent"))
     for stage in _shown(stages, asked):
-        table.add_row(*_stage(stage, buffers))
+        table.add(*_stage(stage, buffers))
     yield table
     yield Text("")
     yield from stage_bars(least, stages if len(stages) <= MOST or every_stage else _shown(stages, asked))
@@ -183,6 +187,7 @@ def _stage(stage: Stage, buffers: bool) -> list[str]:
         stage.working_bytes,
         *[_buffers(stage)] * buffers,
         stage.allocated_peak_bytes,
+        stage.sent_bytes,
     )
     return [str(stage.stage), ends, flight, *map(gib, amounts)]
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mla_cost.views.units import gib, mib
+from mla_cost.views import terminal
+from mla_cost.views.grid import Grid
+from mla_cost.views.units import gib
+from mla_cost.views.units import sent as sent_gib
 
 Row = Mapping[str, Any]
 STYLES: Final = {"fits": "green", "tight": "yellow", "oom": "red", "unsupported": "magenta", "illegal": "magenta"}
 SHOWN: Final = (
     ("saved_bytes", "saved", gib),
     ("allocated_peak_bytes", "alloc.", gib),
-    ("wire_bytes", "sent", mib),
+    ("wire_bytes", "wire", sent_gib),
     ("headroom_bytes", "left", gib),
 )
 
@@ -53,28 +54,30 @@ def _cell(value: Any) -> str:
 
 
 def show(settings: Sequence[str], rows: Sequence[Row], left_out: int, sent: str, file: Any = None) -> None:
-    """Print rows as a table: what varies, the names that vary, GiB, MiB sent, verdict. sent: in what time."""
-    console = Console(file=file)
-    if not console.is_terminal:
-        console.width = max(console.width, 80)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for name in settings:
-        number = any(isinstance(row[name], int) for row in rows)
-        table.add_column(name.removeprefix("dims."), justify="right" if number else "left", no_wrap=True)
-    for _, name, _ in SHOWN:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    """Print rows as a table: what varies, the names that vary, GiB, verdict. sent: what is sent by whom, in what time.
+
+    Numbers are wholly told whatever the width: a narrow terminal gets a paragraph per row.
+    """
+    parts: list[RenderableType] = [_table(settings, rows)]
+    parts.append(Text(f"GiB on one rank (wire: sent {sent}; left: usable less required).", style="dim"))
+    parts += _reasons(rows)
+    if left_out:
+        parts.append(Text(f"{left_out:,} more rows: --output FILE.csv writes all of them.", style="dim"))
+    terminal.show(Group(*parts), file)
+
+
+def _table(settings: Sequence[str], rows: Sequence[Row]) -> Grid:
+    names = [name.removeprefix("dims.") for name in settings]
+    words = [name for name in settings if not any(isinstance(row[name], int) for row in rows)]
+    left = [*(name.removeprefix("dims.") for name in words), "verdict"]
+    table = Grid((*names, *(name for _, name, _ in SHOWN), "verdict"), left)
     for row in rows:
         cells = [_cell(row[name]) for name in settings] + [text(row[name]) for name, _, text in SHOWN]
-        table.add_row(*cells, Text(row["status"], STYLES.get(row["status"], "")))
-    console.print(table, highlight=False)
-    console.print(Text(f"GiB on one rank (sent: MiB, {sent}; left: usable less required).", style="dim"))
-    _reasons(console, rows)
-    if left_out:
-        console.print(Text(f"{left_out:,} more rows: --output FILE.csv writes all of them.", style="dim"))
+        table.add(*cells, Text(row["status"], STYLES.get(row["status"], "")))
+    return table
 
 
-def _reasons(console: Console, rows: Iterable[Row]) -> None:
+def _reasons(rows: Sequence[Row]) -> Iterator[Text]:
     for reason in dict.fromkeys(row["reason"] for row in rows if row["reason"]):
         refused = next(row["status"] for row in rows if row["reason"] == reason)
-        console.print(Text(f"{refused}: {reason}"), highlight=False)
+        yield Text(f"{refused}: {reason}")

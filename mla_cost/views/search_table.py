@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
+from mla_cost.views import terminal
+from mla_cost.views.grid import Grid
 from mla_cost.views.parts import STYLES, assumed
 from mla_cost.views.rows import csv_text as rows_text
 from mla_cost.views.units import gib
@@ -21,9 +20,11 @@ SETTINGS: Final = (
     *("micro_batches", "sharding", "remat"),
 )
 SHORT: Final = {"micro_batch": "mb", "micro_batches": "x", "virtual_stages": "vpp"}
+FIGURES: Final = ("needs", "left", "sent", "between", "Tflop", "idle", "weight", "variants")
 WIDTH: Final = 120  # of a pipe
 ORDERS: Final = {
     "devices": "devices",
+    "weight": "weight",
     "required": "required memory",
     "sent": "bytes sent",
     "flops": "flops",
@@ -32,11 +33,14 @@ ORDERS: Final = {
 LISTED: Final = 8  # counts of devices that are told one by one
 SHOWN: Final = 20  # of the Pareto set
 NOTE: Final = (
-    "needs, left: required and free memory of one rank, sent: in one optimizer step of the stage that sends most, GiB; "
-    "Tflop: of the stage that runs most. What fits comes before what is tight. mb, x: sequences of a micro-batch, and "
-    "how many of those. idle: the share of a pipeline's schedule that a stage waits, (pp - 1) / (vpp x micro-batches + "
-    "pp - 1). +: more candidates with the same figures. Time is not predicted: links, kernels and overlap are not "
-    "priced."
+    "needs, left: required and free memory of one rank, GiB; sent: in one optimizer step by the stage that sends most, "
+    "GiB, and the per cent of it between nodes; Tflop: of the stage that runs most. mb, x: sequences of a micro-batch, "
+    "and how many of those. idle: the share of a pipeline's schedule that a stage waits, (pp - 1) / (vpp x "
+    "micro-batches + pp - 1). variants: more candidates of the same degrees that fit; the row is the first of them. "
+    "What fits comes before what is tight. weight: seconds in which the device's peak figures would do it all one "
+    "after another, "
+    "bubbles included: it ranks and predicts nothing, for kernels and overlap are not priced. A group wider than a "
+    "node of {node} is taken to send between nodes, ranks in the order tp, sp, dp, pp."
 )
 
 
@@ -44,29 +48,24 @@ def search_table(found: Mapping[str, Any], *, pareto: bool = False) -> Renderabl
     """The whole answer. pareto: with the candidates that no other beats."""
     parts: list[RenderableType] = [Text(line) for line in (*_heading(found), *assumed(found["inputs"]))]
     if found["results"]:
-        parts += [Text(""), *_table(found["results"])]
+        parts += [Text(""), *_table(found["results"], alone=False), *_winner(found["results"][0])]
         parts += [Text(found["runner_up"][:1].upper() + found["runner_up"][1:] + ".")] if found["runner_up"] else []
     if found["nearest_miss"] is not None:
         parts += [Text(""), *_miss(found["nearest_miss"])]
     if pareto and found["pareto"]:
         parts += [Text(""), Text(_front(found["pareto"]), style="bold"), *_table(found["pareto"][:SHOWN])]
-    parts += [Text(""), *_ruled(found["ruled_out"]), Text(NOTE, style="dim")]
+    parts += [Text(""), *_ruled(found["ruled_out"]), Text(_note(found["inputs"]), style="dim")]
     return Group(*parts)
 
 
 def search_text(found: Mapping[str, Any], width: int = WIDTH) -> str:
     """The answer as plain text without colour codes."""
-    file = io.StringIO()
-    Console(file=file, width=width, no_color=True, force_terminal=False).print(search_table(found), highlight=False)
-    return file.getvalue().rstrip()
+    return terminal.text(search_table(found), width)
 
 
 def show(found: Mapping[str, Any], *, pareto: bool = False) -> None:
     """Print the answer to a terminal or a pipe."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, WIDTH)
-    console.print(search_table(found, pareto=pareto), highlight=False)
+    terminal.show(search_table(found, pareto=pareto), least=WIDTH)
 
 
 def csv_text(columns: Sequence[str], candidates: Iterable[Mapping[str, Any]]) -> str:
@@ -78,6 +77,29 @@ def csv_text(columns: Sequence[str], candidates: Iterable[Mapping[str, Any]]) ->
     return rows_text(columns, rows)
 
 
+def _note(inputs: Mapping[str, Any]) -> str:
+    rates = inputs["weights"]
+    units = {"peak_bf16_dense_tflops": "Tflop/s", "intra_node_gb_s": "GB/s in a node", "inter_node_gb_s": "GB/s beyond"}
+    told = (f"{rates[name].partition(' ')[0]} {unit}{_doubt(rates[name])}" for name, unit in units.items())
+    note = NOTE.format(node=rates["devices_per_node"].partition(" ")[0])
+    return f"{note} Peaks, with sources in `mla-cost show {inputs['device']}`: {', '.join(told)}."
+
+
+def _doubt(told: str) -> str:
+    return " (not verified)" if told.endswith("not verified)") else ""
+
+
+def _winner(row: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """What plans the first row; on a line of its own, so that it can be copied whole."""
+    yield Text("The first, as a plan (every row has its own in --format json and csv):", style="bold")
+    yield _unbroken(row["command"])
+
+
+def _unbroken(command: str) -> Text:
+    """A command on one line however long, so that it can be copied whole; terminals wrap it by themselves."""
+    return Text(command, no_wrap=True, overflow="ignore")
+
+
 def _heading(found: Mapping[str, Any]) -> Iterator[str]:
     inputs = found["inputs"]
     counts = ", ".join(f"{count:,} {status}" for status, count in found["counts"].items())
@@ -86,10 +108,11 @@ def _heading(found: Mapping[str, Any]) -> Iterator[str]:
         f"{inputs['seq_len']:,} tokens, global batch {inputs['global_batch']:,}, {inputs['dtype']}, "
         f"profile {inputs['profile']}; "
         + ", ".join(f"{axis} at most {most}" for axis, most in inputs["limits"].items())
+        + f", idle at most {inputs['max_idle']} % (--max-idle)"
     )
     ranking = [name for name in inputs["by"] if name != "devices" or len(inputs["devices"]) > 1]
     order = ", then ".join(ORDERS[name] for name in ranking)
-    yield f"{found['candidates']:,} candidates: {counts or 'none is legal'}. In order of fewest {order}."
+    yield f"{found['candidates']:,} candidates: {counts or 'none is legal'}. Layouts in order of least {order}."
 
 
 def _numbers(devices: Sequence[int]) -> str:
@@ -98,20 +121,15 @@ def _numbers(devices: Sequence[int]) -> str:
     return " or ".join(f"{number:,}" for number in devices)
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
-    """The rows; what all of them have in common is told in a line."""
+def _table(rows: Sequence[Mapping[str, Any]], *, alone: bool = True) -> Iterator[RenderableType]:
+    """The rows, with their variants unless each stands `alone`; what all of them have in common is told in a line."""
     varying = [name for name in SETTINGS if len({row[name] for row in rows}) > 1]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for name in varying:
-        number = isinstance(rows[0][name], int)  # names give way first where a terminal is narrow
-        table.add_column(
-            SHORT.get(name, name), justify="right" if number else "left", no_wrap=number, min_width=2 if number else 5
-        )
-    for name in ("needs", "left", "sent", "Tflop", "idle", "+"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    names = [SHORT.get(name, name) for name in varying]
+    words = [SHORT.get(name, name) for name in varying if not isinstance(rows[0][name], int)]
+    table = Grid((*names, *(FIGURES[:-1] if alone else FIGURES), "verdict"), (*words, "verdict"))
     for row in rows:
-        table.add_row(*(str(row[name]) for name in varying), *_figures(row), Text(row["status"], STYLES[row["status"]]))
+        figures = list(_figures(row))[: -1 if alone else None]
+        table.add(*(str(row[name]) for name in varying), *figures, Text(row["status"], STYLES[row["status"]]))
     yield table
     yield Text(_same(rows, [name for name in SETTINGS if name not in varying]))
     layouts = dict.fromkeys((row["pp"], row["virtual_stages"], row["pipeline_layout"]) for row in rows)
@@ -134,9 +152,11 @@ def _padded(row: Mapping[str, Any]) -> str:
 
 def _figures(row: Mapping[str, Any]) -> Iterator[str]:
     yield from (gib(row[name]) for name in ("required_bytes", "headroom_bytes", "sent_bytes"))
+    yield f"{100 * row['between_nodes_bytes'] / row['sent_bytes']:.0f} %" if row["sent_bytes"] else "0 %"
     yield f"{row['flops'] / 1e12:,.0f}"
     yield f"{100 * row['idle']:.0f} %"
-    yield f"+{row['alike']:,}" if row["alike"] else ""
+    yield f"{row['weight_seconds']:,.3f}" if row["weight_seconds"] < 10 else f"{row['weight_seconds']:,.1f}"
+    yield f"{row['variants']:,}"
 
 
 def _front(rows: Sequence[Any]) -> str:
@@ -154,18 +174,18 @@ def _miss(miss: Mapping[str, Any]) -> Iterator[RenderableType]:
     if miss["remedy"] is not None:
         yield Text.assemble(("What makes it fit on as many devices, or more of them: ", "bold"), miss["remedy"])
     if miss["more_devices"] is not None:
-        number = miss["more_devices"]["devices"]
-        yield Text(f"Doubling the devices, this fits on {number:,} (fewer between were not tried):", style="bold")
+        number, tried = (
+            miss["more_devices"]["devices"],
+            ", ".join(f"{count:,}" for count in sorted(miss["tried_devices"])),
+        )
+        yield Text(f"Of the counts {tried}, this fits on the fewest, {number:,}:", style="bold")
         yield from _table([miss["more_devices"]])
+        yield _unbroken(miss["more_devices"]["command"])
 
 
 def _ruled(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
     if not rows:
         return
     yield Text("Ruled out", style="bold")
-    table = Table.grid(padding=(0, 1, 0, 0))
-    for justify in ("right", "left", "left", "left"):
-        table.add_column(justify=justify)
     for row in rows:
-        table.add_row(f"{row['number']:,}", row["of"], row["rule"], f"e.g. {row['example']}")
-    yield table
+        yield Text(f"{row['number']:,} {row['of']}, {row['rule']}: e.g. {row['example']}")

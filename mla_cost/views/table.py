@@ -6,14 +6,15 @@ import io
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from mla_cost.results import Plan, Result, TensorCost
+from mla_cost.views import terminal
+from mla_cost.views.grid import Grid
 from mla_cost.views.parts import assumed, by_device, device_line, items, note_lines, other_memory, refused, verdict_text
-from mla_cost.views.units import gib, mib, readable, signed
+from mla_cost.views.units import gib, readable, sent, signed
 
 LARGEST = 4  # tensors listed per form
 LEFT_OUT = (
@@ -22,7 +23,7 @@ LEFT_OUT = (
 )
 COLUMNS = (
     "GiB on one rank. saved: kept between forward and backward. peak: live tensors with input, output and their "
-    "gradients. allocated: that plus weights, their gradients and kernel workspace. fwd, bwd: MiB sent."
+    "gradients. allocated: that plus weights, their gradients and kernel workspace. fwd, bwd: sent."
 )
 
 
@@ -56,9 +57,7 @@ def _levers(plan: Plan) -> Iterable[RenderableType]:
 
 def plan_text(plan: Plan, width: int = 80) -> str:
     """The answer as plain text without colour codes."""
-    console = Console(file=io.StringIO(), width=width, no_color=True, force_terminal=False)
-    console.print(plan_table(plan), highlight=False)
-    return _written(console).rstrip()
+    return terminal.text(plan_table(plan), width)
 
 
 def plan_html(plan: Plan) -> str:
@@ -66,12 +65,6 @@ def plan_html(plan: Plan) -> str:
     console = Console(file=io.StringIO(), width=100, record=True)
     console.print(plan_table(plan), highlight=False)
     return console.export_html(inline_styles=True, code_format='<pre style="line-height:normal">{code}</pre>')
-
-
-def _written(console: Console) -> str:
-    file = console.file
-    assert isinstance(file, io.StringIO)
-    return file.getvalue()
 
 
 def _heading(plan: Plan) -> str:
@@ -88,21 +81,17 @@ def _heading(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _verdicts(results: Iterable[Result]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("form", no_wrap=True)
-    for name in ("saved", "peak", "allocated", "fwd", "bwd"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", overflow="fold")
+def _verdicts(results: Iterable[Result]) -> Grid:
+    table = Grid(("form", "saved", "peak", "allocated", "fwd", "bwd", "verdict"), left=("form", "verdict"))
     for result in results:
         memory, traffic = result.memory, result.communication
-        table.add_row(
+        table.add(
             result.form,
             gib(memory.saved_bytes),
             gib(memory.peak_bytes),
             gib(memory.allocated_peak_bytes),
-            mib(traffic.forward.wire_bytes),
-            mib(traffic.backward.wire_bytes),
+            sent(traffic.forward.wire_bytes),
+            sent(traffic.backward.wire_bytes),
             verdict_text(result),
         )
     return table
@@ -213,7 +202,4 @@ def _small_print(plan: Plan) -> Iterator[RenderableType]:
 
 def show(plan: Plan, file: Any = None, *, bars: bool = False) -> None:
     """Print the answer to a terminal or a pipe: colour only in a terminal that wants it, 80 columns suffice."""
-    console = Console(file=file)
-    if not console.is_terminal:
-        console.width = max(console.width, 80)
-    console.print(plan_table(plan, bars=bars), highlight=False)
+    terminal.show(plan_table(plan, bars=bars), file)

@@ -6,24 +6,21 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from mla_cost.results import Term
+from mla_cost.views import terminal
 from mla_cost.views.units import readable
 
 
 def show(terms: Iterable[Term], file: Any = None) -> None:
     """Print every term to a terminal or a pipe, 80 columns suffice."""
-    console = Console(file=file)
-    if not console.is_terminal:
-        console.width = max(console.width, 80)
-    for number, term in enumerate(terms):
-        if number:
-            console.print()
-        console.print(Text(heading(term), style="bold"))
-        console.print(_table(term), highlight=False)
+    parts: list[RenderableType] = []
+    for term in terms:
+        parts += [Text(""), Text(heading(term), style="bold"), _table(term)]
+    terminal.show(Group(*parts[1:]), file)
 
 
 def heading(term: Term) -> str:

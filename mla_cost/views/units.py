@@ -10,9 +10,9 @@ def gib(amount: int | None) -> str:
     return f"{amount / 2**30:,.2f}" if amount < 1000 * 2**30 else f"{amount / 2**30:,.0f}"
 
 
-def mib(amount: int | None) -> str:
-    """Bytes in MiB with one decimal; a dash where there is no number."""
-    return "-" if amount is None else f"{amount / 2**20:,.1f}"
+def sent(amount: int | None) -> str:
+    """Bytes in GiB: three decimals below one, so that a block's exchanges keep their digits; else as `gib`."""
+    return gib(amount) if amount is None or amount >= 2**30 else f"{amount / 2**30:,.3f}"
 
 
 def readable(amount: int) -> str:
