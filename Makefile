@@ -38,7 +38,7 @@ test: $(VENV)/test.stamp
 docs: $(VENV)/base.stamp
 	@$(BIN)/mla-cost evidence --format markdown > docs/evidence.md
 	@$(BIN)/python docs/build.py
-	@$(BIN)/python -m mla_cost.schema
+	@$(BIN)/python -m mla_cost.checks.schema
 
 bench: $(VENV)/base.stamp
 	@$(BIN)/python -m tests.benchmarks

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from mla_cost import catalog, formulas
-from mla_cost.dims import SYMBOLS
-from mla_cost.kernels import KERNELS
-from mla_cost.program import Limit
-from mla_cost.workspace import SOFTMAX
+from mla_cost.declared.kernels import KERNELS
+from mla_cost.explaining import formulas
+from mla_cost.inputs import catalog
+from mla_cost.language.dims import SYMBOLS
+from mla_cost.language.program import Limit
+from mla_cost.language.workspace import SOFTMAX
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = re.compile(r"(?<=<!-- made by docs/build\.py: )([\w-]+)( -->\n)(?:(?!<!--).)*(?=<!-- end -->)", re.DOTALL)

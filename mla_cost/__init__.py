@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from mla_cost.api import levers as levers
     from mla_cost.api import plan as plan
     from mla_cost.errors import InputError as InputError
-    from mla_cost.fitting import longest as longest
-    from mla_cost.planfile import plan_file as plan_file
-    from mla_cost.searching import search as search
-    from mla_cost.sweeping import sweep as sweep
+    from mla_cost.inputs.plan_files import plan_file as plan_file
+    from mla_cost.studies.longest import longest as longest
+    from mla_cost.studies.search import search as search
+    from mla_cost.studies.sweep import sweep as sweep
 
 _HOMES = {
     "InputError": "mla_cost.errors",
     "formula": "mla_cost.api",
     "levers": "mla_cost.api",
-    "longest": "mla_cost.fitting",
+    "longest": "mla_cost.studies.longest",
     "plan": "mla_cost.api",
-    "plan_file": "mla_cost.planfile",
-    "search": "mla_cost.searching",
-    "sweep": "mla_cost.sweeping",
+    "plan_file": "mla_cost.inputs.plan_files",
+    "search": "mla_cost.studies.search",
+    "sweep": "mla_cost.studies.sweep",
 }
 
 __all__ = ["InputError", "formula", "levers", "longest", "plan", "plan_file", "search", "sweep"]

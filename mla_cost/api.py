@@ -6,23 +6,26 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from mla_cost import catalog, defaults, fit, given, pricing
-from mla_cost.config import DeviceConfig, ModelConfig, validated
-from mla_cost.cost import Key
+from mla_cost.declared import defaults
+from mla_cost.declared.forms import ALIASES, FORMS
+from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
-from mla_cost.forms import ALIASES, FORMS
-from mla_cost.profiles import PROFILES
-from mla_cost.resolve import Illegal, named, policy, usual_sp
+from mla_cost.inputs import catalog, given
+from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.pricing import rows
+from mla_cost.pricing import verdict as fit
+from mla_cost.pricing.compile import Key
+from mla_cost.pricing.resolve import Illegal, named, policy, usual_sp
+from mla_cost.pricing.scopes import MODEL_ONLY, require_scope
 from mla_cost.results import Plan, Result, Term
-from mla_cost.scopes import MODEL_ONLY, require_scope
-from mla_cost.settings import PlanSettings
 
 if TYPE_CHECKING:
     import sympy
     from rich.console import RenderableType
 
-    from mla_cost.explain import Explanation
-    from mla_cost.picture import Picture
+    from mla_cost.explaining.explain import Explanation
+    from mla_cost.explaining.pictures import Picture
 
 
 class Answer(Plan):
@@ -65,7 +68,7 @@ def plan(
 
     model, device: names of the catalogue, or paths of files; device None leaves the verdicts out. form: a name, names
     or "all". dims: overrides such as {"heads": 64}. Every further keyword is a field of
-    `mla_cost.settings.PlanSettings`: seq_len, sp, micro_batch, kernel, scheme, dtype, layers, v_layout, ...
+    `mla_cost.inputs.settings.PlanSettings`: seq_len, sp, micro_batch, kernel, scheme, dtype, layers, v_layout, ...
 
     All bytes are exact ints for one rank. Raises `mla_cost.InputError` for bad input.
 
@@ -161,7 +164,7 @@ def with_levers(settings: PlanSettings, *, refused: bool = False) -> Answer:
         InputError: bad input, or no device: levers are about its verdict.
 
     """
-    from mla_cost import changes
+    from mla_cost.pricing import what_ifs
 
     if not settings.device:
         raise InputError("levers are about a verdict, and a verdict needs a device", field="device")
@@ -169,7 +172,7 @@ def with_levers(settings: PlanSettings, *, refused: bool = False) -> Answer:
     model = model_with_dims(settings)
     devices = {device.name: device for device in (catalog.device(name) for name in settings.device)}
     filled = (
-        changes.with_levers(model, devices[row.device or ""], settings, row, refused=refused) for row in found.results
+        what_ifs.with_levers(model, devices[row.device or ""], settings, row, refused=refused) for row in found.results
     )
     return Answer(found.inputs, tuple(filled))
 
@@ -181,7 +184,7 @@ def terms(settings: PlanSettings, term: str) -> tuple[Term, ...]:
         InputError: bad input, no such term, or no row with numbers.
 
     """
-    from mla_cost.terms import explain
+    from mla_cost.explaining.terms import explain
 
     found, settings = answer(settings), _for_scope(settings)
     model = model_with_dims(settings)
@@ -194,13 +197,13 @@ def terms(settings: PlanSettings, term: str) -> tuple[Term, ...]:
 
 
 def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
-    """The live bytes of every row that has numbers, as `mla_cost.picture` has them.
+    """The live bytes of every row that has numbers, as `mla_cost.explaining.pictures` has them.
 
     Raises:
         InputError: bad input.
 
     """
-    from mla_cost.picture import picture
+    from mla_cost.explaining.pictures import picture
 
     found, settings = answer(settings), _for_scope(settings)
     model = model_with_dims(settings)
@@ -233,10 +236,10 @@ def _sp_default(asked: PlanSettings, model: ModelConfig, sp: int) -> str:
 
 def _rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
     if settings.scope == "model":
-        from mla_cost import whole_model
+        from mla_cost.pricing import whole_model
 
         return whole_model.rows(model, device, settings)
-    return pricing.rows(model, device, settings)
+    return rows.rows(model, device, settings)
 
 
 def model_with_dims(settings: PlanSettings) -> ModelConfig:
@@ -296,7 +299,7 @@ def _changed(settings: PlanSettings) -> dict[str, Any]:
 def formula(
     form: str, quantity: str = "saved", *, one: Sequence[str] = (), without: Sequence[str] = (), **settings: Any
 ) -> sympy.Expr:
-    """The symbolic formula of a quantity, as a sympy expression over the symbols of `mla_cost.dims.SYMBOLS`.
+    """The symbolic formula of a quantity, as a sympy expression over the symbols of `mla_cost.language.dims.SYMBOLS`.
 
     quantity: saved, peak, payload, wire or flops. The variant is sp > 1 with more than one head per rank and kernel
     eager by default; one: dims of size one, of `sp`, `heads`, `batch`, `positions`; without: absent parts, of
@@ -316,7 +319,7 @@ def explain_variant(
     form: str, quantity: str, settings: Mapping[str, Any], one: Sequence[str], without: Sequence[str]
 ) -> Explanation:
     """The formula of a structural variant, without numbers."""
-    from mla_cost.explain import explain
+    from mla_cost.explaining.explain import explain
 
     checked = validated(PlanSettings, {**settings, "form": (named("form", form, FORMS) and form,)})
     for name in settings:
@@ -367,10 +370,10 @@ def _formula_kernel(settings: PlanSettings) -> PlanSettings:
 
 def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: Mapping[str, Any]) -> Explanation:
     """The formula that holds for a plan, with the value of every term."""
-    from mla_cost.explain import explain_point
-    from mla_cost.figures import evaluation
-    from mla_cost.planfile import settings as read_settings
-    from mla_cost.resolve import resolve
+    from mla_cost.explaining.explain import explain_point
+    from mla_cost.inputs.plan_files import settings as read_settings
+    from mla_cost.pricing.block import evaluation
+    from mla_cost.pricing.resolve import resolve
 
     settings = read_settings(None, {**flags, "form": [form]}, assigned, {})
     named("form", form, FORMS)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mla_cost.cost import Key, timeline
-from mla_cost.dims import base_values, facts_of
-from mla_cost.engine import Timeline
-from mla_cost.reference import Spec, run_fake
-from mla_cost.reference.measure import Recording
-from mla_cost.schemes import SCHEMES
+from mla_cost.checks.reference import Spec, run_fake
+from mla_cost.checks.reference.measure import Recording
+from mla_cost.declared.schemes import SCHEMES
+from mla_cost.language.dims import base_values, facts_of
+from mla_cost.language.machine import Timeline
+from mla_cost.pricing.compile import Key, timeline
 
 
 def program(spec: Spec) -> tuple[Timeline, dict[str, int]]:

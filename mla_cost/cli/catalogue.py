@@ -7,9 +7,9 @@ import sys
 from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from mla_cost import catalog
-from mla_cost.config import SECOND_HAND, DeviceConfig, Fact, ModelConfig, ReserveItem
 from mla_cost.errors import InputError
+from mla_cost.inputs import catalog
+from mla_cost.inputs.config import SECOND_HAND, DeviceConfig, Fact, ModelConfig, ReserveItem
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,9 +45,9 @@ def devices(output: str = "table") -> None:
 
 def plans(output: str = "table") -> None:
     """Print every ready plan: what it is, its model, device, ranks and tokens."""
-    from mla_cost import ready
+    from mla_cost.studies import presets
 
-    found = ready.plans()
+    found = presets.plans()
     if _is_json(output):
         told = [
             {"name": it.name, "title": it.title, "ranks": it.ranks, "settings": it.settings.model_dump(mode="json")}
@@ -115,7 +115,7 @@ def _show_model(config: ModelConfig) -> None:
 
 def _counted(config: ModelConfig) -> dict[str, Any]:
     """The published counts of `config` beside those worked out from its dims, in elements; or why there are none."""
-    from mla_cost import parameters
+    from mla_cost.weights import parameters
 
     published: dict[str, Any] = config.model_dump(include={"parameters"})["parameters"]
     reason = parameters.refusal(config)

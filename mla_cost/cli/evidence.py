@@ -18,8 +18,8 @@ def evidence(
     ] = False,
 ) -> None:
     """Replay published figures and say what matches, what differs and why."""
+    from mla_cost.checks.evidence import evidence as replayed
     from mla_cost.errors import InputError
-    from mla_cost.evidence import evidence as replayed
 
     if output not in FORMATS:
         raise InputError("unknown format", field="--format", value=output, allowed=", ".join(FORMATS))

@@ -48,7 +48,7 @@ def explain(
     """
     from mla_cost import api
     from mla_cost.errors import InputError
-    from mla_cost.planfile import assignments
+    from mla_cost.inputs.plan_files import assignments
 
     if output not in {"table", "json"}:
         raise InputError("unknown format", field="--format", value=output, allowed="table, json")

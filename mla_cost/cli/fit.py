@@ -55,11 +55,11 @@ def fit(
     sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", hidden=True)] = False,
 ) -> None:
     """Find the longest sequence that fits, the least sp and the fewest devices, per device and form."""
-    from mla_cost import planfile
     from mla_cost.cli import progress
     from mla_cost.errors import InputError
-    from mla_cost.fitting import of
-    from mla_cost.fitting.result import MAX_SEQ_LEN
+    from mla_cost.inputs import plan_files
+    from mla_cost.studies.longest import of
+    from mla_cost.studies.longest.result import MAX_SEQ_LEN
 
     if sequence_parallel:
         from mla_cost.cli.plan import _SEQUENCE_PARALLEL
@@ -69,8 +69,8 @@ def fit(
         raise InputError("unknown format", field="--format", value=output, allowed="table, json")
     flags: dict[str, Any] = {
         "model": model,
-        "device": planfile.names(device),
-        "form": planfile.names(form),
+        "device": plan_files.names(device),
+        "form": plan_files.names(form),
         "seq_len": seq_len,
         "micro_batch": micro_batch,
         "sp": sp,
@@ -87,7 +87,9 @@ def fit(
         "other_memory": other_memory,
         "scope": scope,
     }
-    settings = planfile.settings(file, flags, planfile.assignments(assign), planfile.assignments(reserve, "reserve"))
+    settings = plan_files.settings(
+        file, flags, plan_files.assignments(assign), plan_files.assignments(reserve, "reserve")
+    )
     longest = MAX_SEQ_LEN if max_seq_len is None else max_seq_len
     with progress.shown("what fits") as watch:
         found = of(settings, max_seq_len=longest, zigzag=zigzag, global_batch=global_batch, watch=watch)

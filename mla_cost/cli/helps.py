@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from mla_cost import defaults
+from mla_cost.declared import defaults
 
 MODEL: Final = f"A model of the catalogue, a model YAML or a config.json; {defaults.MODEL} by default."
 DEVICES: Final = f"{' and '.join(defaults.DEVICES)} by default."

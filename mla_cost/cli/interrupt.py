@@ -39,7 +39,7 @@ class _Stop:
 
 def end_children() -> None:
     """End the processes that share the work, of those modules only that were ever imported."""
-    cores, processes = sys.modules.get("mla_cost.arrays.cores"), sys.modules.get("multiprocessing.process")
+    cores, processes = sys.modules.get("mla_cost.batch.cores"), sys.modules.get("multiprocessing.process")
     own = list(cores.running) if cores is not None else []
     own += [child.pid for child in processes.active_children()] if processes is not None else []
     for child in own:

@@ -118,9 +118,10 @@ def plan(
     sequence_parallel: Annotated[bool, typer.Option("--sequence-parallel", hidden=True)] = False,
 ) -> None:
     """Price a rank of a whole model, or one MLA block, in every form on devices and say whether it fits."""
-    from mla_cost import api, planfile
+    from mla_cost import api
     from mla_cost.cli import progress
     from mla_cost.errors import InputError
+    from mla_cost.inputs import plan_files
 
     if sequence_parallel:
         raise InputError(_SEQUENCE_PARALLEL)
@@ -128,7 +129,7 @@ def plan(
         raise InputError("unknown format", field="--format", value=output, allowed=", ".join(FORMATS))
     flags: dict[str, Any] = {
         "model": model,
-        "device": planfile.names(device),
+        "device": plan_files.names(device),
         "seq_len": seq_len,
         "micro_batch": micro_batch,
         "sp": sp,
@@ -142,7 +143,7 @@ def plan(
         "mtp": mtp,
         "virtual_stages": virtual_stages,
         "pipeline_layout": pipeline_layout,
-        "form": planfile.names(form),
+        "form": plan_files.names(form),
         "scheme": scheme,
         "kernel": kernel,
         "dtype": dtype,
@@ -162,7 +163,9 @@ def plan(
         "profile": profile,
         "stage": stage,
     }
-    settings = planfile.settings(file, flags, planfile.assignments(assign), planfile.assignments(reserve, "reserve"))
+    settings = plan_files.settings(
+        file, flags, plan_files.assignments(assign), plan_files.assignments(reserve, "reserve")
+    )
     if require_fit and not settings.device:
         raise InputError("a fit needs a device to fit on; name one with --device", field="--require-fit")
     if explain_term is not None:
@@ -199,7 +202,7 @@ def _print(answer: Any, output: str, beside: str, *, bars: bool, refused: bool) 
 
 def _beside(published: str) -> str:
     """The published figures that the plan names, each beside what is predicted for it."""
-    from mla_cost.evidence import beside
+    from mla_cost.checks.evidence import beside
     from mla_cost.views import evidence
 
     rows = [row._asdict() for row in beside(published)]
@@ -237,7 +240,7 @@ def _explain(settings: Any, term: str, output: str) -> None:
 
 def _rows(answer: Any, output: str) -> str:
     """The row model of sweeps, for one plan."""
-    from mla_cost.rowmodel import plan_columns, plan_rows
+    from mla_cost.results.columns import plan_columns, plan_rows
     from mla_cost.views import rows
 
     write = rows.csv_text if output == "csv" else rows.markdown_text

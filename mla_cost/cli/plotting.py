@@ -7,9 +7,9 @@ from pathlib import Path
 
 from mla_cost import api
 from mla_cost.errors import InputError
+from mla_cost.inputs.settings import PlanSettings
 from mla_cost.results import Plan
-from mla_cost.settings import PlanSettings
-from mla_cost.sweeping.result import extra
+from mla_cost.studies.sweep.result import extra
 from mla_cost.views.memory import Timeline, draw_model, draw_timelines
 
 

@@ -82,8 +82,8 @@ def search(
     """Price every legal plan for a number of devices and rank those that fit."""
     import gc
 
-    from mla_cost import planfile
     from mla_cost.errors import InputError
+    from mla_cost.inputs import plan_files
 
     gc.enable()  # unlike a plan this makes millions of numbers
     if sequence_parallel:
@@ -94,8 +94,8 @@ def search(
         raise InputError("unknown format", field="--format", value=output, allowed=", ".join(FORMATS))
     flags: dict[str, Any] = {
         "model": model,
-        "device": planfile.names(device),
-        "form": planfile.names(form),
+        "device": plan_files.names(device),
+        "form": plan_files.names(form),
         "seq_len": seq_len,
         "mtp": mtp,
         "kernel": kernel,
@@ -126,7 +126,9 @@ def search(
         "by": by,
         "top": top,
     }
-    settings = planfile.settings(file, flags, planfile.assignments(assign), planfile.assignments(reserve, "reserve"))
+    settings = plan_files.settings(
+        file, flags, plan_files.assignments(assign), plan_files.assignments(reserve, "reserve")
+    )
     found = _search(settings, {name: text for name, text in axes.items() if text is not None}, options)
     _print(found, output, pareto=pareto)
     if found.refused:
@@ -136,7 +138,7 @@ def search(
 
 def _search(settings: Any, axes: dict[str, str], options: dict[str, Any]) -> Any:
     from mla_cost.cli import progress
-    from mla_cost.searching import of
+    from mla_cost.studies.search import of
 
     with progress.shown("candidates") as watch:
         return of(settings, axes, options, watch)
@@ -147,7 +149,7 @@ def _print(found: Any, output: str, *, pareto: bool) -> None:
     if output == "json":
         sys.stdout.write(found.to_json() + "\n")
     elif output == "csv":
-        from mla_cost.searching import Candidate
+        from mla_cost.studies.search import Candidate
         from mla_cost.views import search_table
 
         rows = found.to_dict()["pareto" if pareto else "results"]

@@ -13,7 +13,7 @@ import typer
 from mla_cost.cli import helps
 
 if TYPE_CHECKING:
-    from mla_cost.sweeping import Sweep
+    from mla_cost.studies.sweep import Sweep
 
 Names = list[str] | None
 FORMATS = ("table", "csv", "jsonl", "json", "markdown")
@@ -83,8 +83,8 @@ def sweep(
     """Price every form at every setting of a grid. Refused combinations are rows with their reason."""
     import gc
 
-    from mla_cost import planfile
     from mla_cost.errors import InputError
+    from mla_cost.inputs import plan_files
 
     gc.enable()  # unlike a plan this may run for hours
     if shape is not None and shape not in FORMATS:
@@ -93,8 +93,8 @@ def sweep(
         raise InputError("there is nothing to resume without --output", field="--resume")
     flags: dict[str, Any] = {
         "model": model,
-        "device": planfile.names(device),
-        "form": planfile.names(form),
+        "device": plan_files.names(device),
+        "form": plan_files.names(form),
         "kernel": kernel,
         "seq_len": seq_len,
         "sp": sp,
@@ -113,7 +113,7 @@ def sweep(
         "other_memory": other_memory,
         "scope": scope,
     }
-    assigned, reserved = planfile.assignments(assign), planfile.assignments(reserve, "reserve")
+    assigned, reserved = plan_files.assignments(assign), plan_files.assignments(reserve, "reserve")
     study = _study(file, flags, assigned, reserved, _axes(over))
     if output is not None:
         answered = _save(study, output, resume)
@@ -147,9 +147,9 @@ def _axes(given: Names) -> dict[str, str]:
 def _study(
     file: Path | None, flags: dict[str, Any], assigned: dict[str, Any], reserve: dict[str, Any], over: dict[str, Any]
 ) -> Sweep:
-    from mla_cost import planfile
-    from mla_cost.sweeping import of
-    from mla_cost.sweeping.axes import expand, is_glob
+    from mla_cost.inputs import plan_files
+    from mla_cost.studies.sweep import of
+    from mla_cost.studies.sweep.axes import expand, is_glob
 
     if is_glob(flags["model"]):
         over.setdefault("model", flags["model"])
@@ -157,12 +157,12 @@ def _study(
     for name in ("device", "form"):
         if flags[name] is not None and flags[name] != ["all"]:
             flags[name] = expand(name, flags[name])
-    return of(planfile.settings(file, flags, assigned, reserve), over)
+    return of(plan_files.settings(file, flags, assigned, reserve), over)
 
 
 def _save(study: Sweep, output: Path, resume: bool) -> int:
     from mla_cost.cli import interrupt
-    from mla_cost.sweeping.output import save
+    from mla_cost.studies.sweep.output import save
 
     with _progress(len(study)) as progress:
         try:
@@ -229,8 +229,8 @@ def _varying(study: Sweep) -> list[str]:
 
 
 def _stream(study: Sweep, shape: str) -> int:
-    from mla_cost.arrays.codes import ILLEGAL
-    from mla_cost.sweeping import output
+    from mla_cost.batch.codes import ILLEGAL
+    from mla_cost.studies.sweep import output
 
     answered = 0
     write = sys.stdout.write
@@ -256,8 +256,8 @@ def _stream(study: Sweep, shape: str) -> int:
 def _draw(study: Sweep, path: Path) -> None:
     from mla_cost.cli import progress
     from mla_cost.errors import InputError
-    from mla_cost.sweeping.frontier import frontier, kernels_of
-    from mla_cost.sweeping.result import extra
+    from mla_cost.studies.sweep.frontier import frontier, kernels_of
+    from mla_cost.studies.sweep.result import extra
     from mla_cost.views.frontier import Panel, draw
 
     if path.suffix.lower() not in {".png", ".svg"}:

@@ -20,7 +20,8 @@ def validate(
         typer.Option(metavar="0|1|2|4|8", help="Processes to start over gloo: 8, or 4 with --quick."),
     ] = None,
     compare: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Records of `python -m mla_cost.reference` to compare instead.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Records of `python -m mla_cost.checks.reference` to compare instead."),
     ] = None,
     output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print the report.")] = "table",
 ) -> None:
@@ -32,14 +33,14 @@ def validate(
     if quick and full:
         raise InputError("--quick and --full are two sizes of one grid: choose one")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler tells of its own starts and stops
-    from mla_cost.validate import validate as compared
+    from mla_cost.checks.validate import validate as compared
 
     with _progress() as watch:
         report = compared("quick" if quick else "full" if full else "default", ranks, compare, watch)
     if output == "json":
         sys.stdout.write(report.to_json() + "\n")
     else:
-        from mla_cost.validation import table
+        from mla_cost.checks.validation import table
 
         table.show(report)
     raise typer.Exit(1 if report.disagreements else 0)

@@ -31,7 +31,7 @@ QUESTION: Final[dict[str, Any]] = {
 
 def once() -> dict[str, float]:
     """One search in this process."""
-    from mla_cost.searching import search  # the import is not timed
+    from mla_cost.studies.search import search  # the import is not timed
 
     began = time.perf_counter()
     found = search(**QUESTION)

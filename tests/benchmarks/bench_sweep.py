@@ -49,10 +49,10 @@ def once(workers: int, scope: str) -> dict[str, float]:
     """One sweep in this process, from nothing to sums of all columns."""
     import numpy as np
 
-    import mla_cost.sweeping  # the import is not timed
+    import mla_cost.studies.sweep  # the import is not timed
 
     began, work = time.perf_counter(), time.process_time()
-    study = mla_cost.sweeping.sweep(over=GRIDS[scope], scope=scope)
+    study = mla_cost.studies.sweep.sweep(over=GRIDS[scope], scope=scope)
     columns = study.to_numpy(workers=workers)
     exact = {"i": np.int64, "f": np.float64}
     total = sum(float(column.sum(dtype=exact[column.dtype.kind])) for column in columns.values())

@@ -16,8 +16,9 @@ SIX = ["910b-64gb", "a100-80gb", "h100-80gb", "h800-80gb", "h200-141gb", "b200-1
 
 def measure() -> list[Figure]:
     import mla_cost  # not before the cold starts, whose peaks count from this process
-    from mla_cost import api, catalog
-    from mla_cost.planfile import settings as read
+    from mla_cost import api
+    from mla_cost.inputs import catalog
+    from mla_cost.inputs.plan_files import settings as read
 
     whole = read(catalog.plan_path("deepseek-v3-2048-h800"), {}, {}, {})
     fits: dict[str, Any] = {"device": SIX, "seq_len": 16384, "sp": 8}

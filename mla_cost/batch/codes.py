@@ -1,0 +1,16 @@
+"""Small ints that stand for the words of a row, and what stands where a row has no number."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mla_cost.declared.kernels import KERNELS
+from mla_cost.pricing.verdict import AUTO
+
+STATUSES: Final = ("fits", "tight", "oom", "unsupported", "illegal", "none")
+FITS, TIGHT, OOM, UNSUPPORTED, ILLEGAL, NONE = range(len(STATUSES))
+# why a row is refused; the whole sentence is told on request
+REASONS: Final = ("", "no program", "does not divide", "too large", "not trained here")
+NO_PROGRAM, REQUIREMENT, TOO_LARGE, UNTRAINED = range(1, len(REASONS))
+KERNEL_NAMES: Final = (*KERNELS, AUTO)  # auto: where it was refused before one was chosen
+MISSING: Final = -1  # every number of an illegal row, and what a verdict needs where no device is named

@@ -1,0 +1,101 @@
+"""Which points a plan refuses before it prices a layer: its own rules, asked once for each distinct combination."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mla_cost.batch.codes import NO_PROGRAM, REQUIREMENT
+from mla_cost.batch.points import NOT_OF_LAYERS, NOT_OF_PIPELINES, NOT_OF_STATES, Points, distinct
+from mla_cost.errors import InputError
+from mla_cost.inputs.config import ModelConfig
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.mesh.parallel import Parallel, problems
+from mla_cost.pricing.resolve import Illegal
+from mla_cost.pricing.unpriced import refusal
+from mla_cost.pricing.whole_model import parallel_of, require_profile, require_stage, state_settings
+from mla_cost.weights.states import RankParameters, shape_of, states
+
+_NOTHING = RankParameters(0, 0, 0, 0, 0)
+
+
+def refused(model: ModelConfig, points: Points) -> Any:
+    """A code per point: 0 where it may be priced, else why not (`arrays.codes`)."""
+    if refusal(model) is not None:
+        return np.full(points.size, NO_PROGRAM, np.int8)
+    wrong = _degrees(model, points) | _pipelines(model, points) | _states(points) | _settings(points)
+    code = np.where(points["seq_len"] % (points["sp"] * points["tp"]) != 0, REQUIREMENT, 0)
+    return np.where(wrong, NO_PROGRAM, code).astype(np.int8)
+
+
+def _degrees(model: ModelConfig, points: Points) -> Any:
+    """Degrees that widths, heads and experts do not divide by."""
+    kept = points.choices(NOT_OF_STATES)
+
+    def wrong(settings: PlanSettings) -> bool:
+        parallel = Parallel(settings.tp, 1, 1, settings.ep, settings.etp, settings.dp * settings.sp)
+        return bool(problems(parallel, shape_of(model, state_settings(settings))))
+
+    columns = (points["tp"], points["ep"], points["etp"], points.stage_ranks)
+    return _asked(points, kept, columns, wrong)
+
+
+def _pipelines(model: ModelConfig, points: Points) -> Any:
+    """Layers that do not split over stages, and schedules that do not exist."""
+
+    def wrong(settings: PlanSettings) -> bool:
+        try:
+            require_stage(settings)
+        except InputError:
+            return True
+        return bool(problems(schedule_of(settings), shape_of(model, state_settings(settings))))
+
+    columns = (points["pp"], points["virtual_stages"], scheduled(points))
+    return _asked(points, points.choices(NOT_OF_PIPELINES), columns, wrong)
+
+
+def schedule_of(settings: PlanSettings) -> Parallel:
+    """The degrees that pipelines and their schedules ask for, the others left at one."""
+    return parallel_of(settings)._replace(tp=1, sp=1, ep=1, etp=1, dp=1)
+
+
+def scheduled(points: Points) -> Any:
+    """Micro-batches as far as schedules tell them apart: without virtual stages no more than stages are in flight."""
+    interleaved = points["virtual_stages"] > 1
+    if "pipeline_layout" in points.coded or points.base.pipeline_layout is not None:
+        interleaved = np.ones(points.size, bool)
+    return np.where(interleaved, points["micro_batches"], np.minimum(points["micro_batches"], points["pp"]))
+
+
+def _states(points: Points) -> Any:
+    """Ways to shard states that a pipeline does not take."""
+
+    def wrong(settings: PlanSettings) -> bool:
+        try:
+            states(_NOTHING, schedule_of(settings), state_settings(settings))
+        except InputError:
+            return True
+        return False
+
+    return _asked(points, points.choices(NOT_OF_STATES), (points["pp"],), wrong)
+
+
+def _settings(points: Points) -> Any:
+    """Settings that exclude each other."""
+
+    def wrong(settings: PlanSettings) -> bool:
+        try:
+            require_profile(settings)
+        except Illegal:
+            return True
+        return False
+
+    return _asked(points, points.choices(NOT_OF_LAYERS), (points["ep"], points["etp"]), wrong)
+
+
+def _asked(points: Points, choices: Any, columns: tuple[Any, ...], wrong: Callable[[PlanSettings], bool]) -> Any:
+    found = distinct(choices.codes, *columns)
+    settings = (points.with_numbers(choices.settings[choices.codes[at]], int(at)) for at in found.first)
+    return np.array([wrong(each) for each in settings], bool)[found.codes]

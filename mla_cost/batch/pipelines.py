@@ -1,0 +1,157 @@
+"""Stages of a pipeline as rows over what layers keep and need: compiled once per layout and schedule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from mla_cost.batch.matrices import Floats, Ints, winners
+from mla_cost.declared import defaults
+from mla_cost.inputs.config import ModelConfig
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.mesh.parallel import Chunk, Parallel, busiest_passes
+from mla_cost.mesh.parallel import stages as stages_of
+from mla_cost.pricing.stage import ChunkCost, Part, Place, Segments, as_allocated, chunk_parts, during
+
+# what a stage adds up of each layer at its place, in this order
+FIGURES: Final = ("kept", "forward", "backward", "hidden", "gradients")
+
+
+class Stage(NamedTuple):
+    """One stage that can be the worst of its pipeline.
+
+    needs, kept: rows over what the pipeline reads of FIGURES of its places; a moment takes needs, of which `kept`
+    belongs to the micro-batches in flight but one. counts: layers at each place in one micro-batch. kinds: index of a
+    layer of each kind, and how many of them. ends: what it holds beside transformer layers, as chunks without any.
+    passes: chunks whose output, and whose input's gradient, go on.
+    """
+
+    stage: int
+    needs: Floats
+    kept: Floats
+    counts: tuple[int, ...]
+    kinds: tuple[tuple[int, int], ...]
+    ends: tuple[Chunk, ...]
+    passes: tuple[int, int]
+
+
+class Pipeline(NamedTuple):
+    """The stages that can be the worst, in order, over the same places of layers.
+
+    read: the figure and the place of each column of the stages' rows; what no row has is left out.
+    """
+
+    places: tuple[Place, ...]
+    stages: tuple[Stage, ...]
+    read: tuple[Ints, Ints]
+
+
+class Names:
+    """The layers of a model under a profile, chunk by chunk.
+
+    Raises:
+        Illegal: a kind of layer that is not priced.
+
+    """
+
+    def __init__(self, model: ModelConfig, profile: str) -> None:
+        self.model = model
+        settings = PlanSettings().model_copy(update={"profile": profile})
+        self._segments = Segments(model, defaults.BASELINE, settings, as_allocated("none"))
+        self._first: dict[Any, int] = {}
+        for index, kind in enumerate(self._segments.kinds):
+            self._first.setdefault(kind, index)
+        self.of(Chunk(True, 0, model.num_layers or 0, model.num_mtp_layers or 0, True))
+
+    def of(self, chunk: Chunk) -> tuple[Place, ...]:
+        """What a chunk runs, in order."""
+        return tuple(self._segments.places(chunk))
+
+    def kinds(self, chunks: Sequence[Chunk]) -> tuple[tuple[int, int], ...]:
+        """For every kind of layer in chunks, the index of one such layer and how many they are."""
+        every = Counter(self._segments.kinds[index] for chunk in chunks for index in chunk.layers)
+        return tuple(sorted((self._first[kind], count) for kind, count in every.items()))
+
+    def stages(self, parallel: Parallel) -> tuple[tuple[Chunk, ...], ...]:
+        """The chunks of each stage."""
+        return stages_of(parallel, self.model.num_layers or 0, self.model.num_mtp_layers or 0)
+
+
+def pipeline(names: Names, parallel: Parallel, asked: int | None = None) -> Pipeline:
+    """The pipeline of degrees that are legal; asked: the one stage that matters.
+
+    A stage is dropped where an earlier one of equal layers needs as much at every moment: of equal ones the first is
+    the worst.
+    """
+    laid_out = names.stages(parallel)
+    places = tuple(dict.fromkeys(place for chunks in laid_out for chunk in chunks for place in names.of(chunk)))
+    kept: list[tuple[Hashable, Stage]] = []
+    for at, chunks in enumerate(laid_out):
+        if asked not in {None, at}:
+            continue
+        alike = (tuple(map(names.of, chunks)), names.kinds(chunks))
+        found = _stage(names, places, parallel, at, chunks)
+        if not any(same == alike and _covers(other.needs, found.needs) for same, other in kept):
+            kept.append((alike, found))
+    read = np.flatnonzero(np.any([stage.needs.any(axis=0) for _, stage in kept], axis=0))
+    stages = tuple(stage._replace(needs=stage.needs[:, read], kept=stage.kept[:, read]) for _, stage in kept)
+    return Pipeline(places, stages, (read // len(places), read % len(places)))
+
+
+def _covers(larger: Floats, smaller: Floats) -> bool:
+    """Whether every row is reached by one of the larger."""
+    reached: Any = (smaller[:, None, :] <= larger[None, :, :]).all(axis=-1)
+    return bool(reached.any(axis=1).all())
+
+
+def _stage(names: Names, places: Sequence[Place], parallel: Parallel, at: int, chunks: Sequence[Chunk]) -> Stage:
+    needs, kept = _moments(names, places, parallel, at, chunks)
+    won = winners(needs)
+    counts = Counter(place for chunk in chunks for place in names.of(chunk))
+    return Stage(
+        stage=at,
+        needs=needs[won],
+        kept=kept[won],
+        counts=tuple(counts[place] for place in places),
+        kinds=names.kinds(chunks),
+        ends=tuple(chunk._replace(first=0, num_layers=0) for chunk in chunks),
+        passes=(sum(not chunk.loss for chunk in chunks), sum(not chunk.embedding for chunk in chunks)),
+    )
+
+
+class _Unit:
+    """A layer whose figures are unit vectors, for functions that add up figures whatever they are."""
+
+    def __init__(self, count: int, place: int) -> None:
+        units: Any = np.eye(len(FIGURES) * count)[place::count]
+        self.kept, forward, backward, self.hidden_bytes, self._gradients = units
+        self.forward, self.backward = _Bytes(forward), _Bytes(backward)
+        self.at = self
+
+    def gradient_bytes(self) -> Any:
+        """As an evaluation has them."""
+        return self._gradients
+
+
+class _Bytes(NamedTuple):
+    bytes: Any
+
+
+def _moments(
+    names: Names, places: Sequence[Place], parallel: Parallel, at: int, chunks: Sequence[Chunk]
+) -> tuple[Floats, Floats]:
+    """Every pass of the schedule at every layer of the chunk at work: what it needs, and what others keep of it."""
+    units = {place: _Unit(len(places), index) for index, place in enumerate(places)}
+    nothing: Any = np.zeros(len(FIGURES) * len(places))
+    each: list[Any] = [chunk_parts(chunk, [units[place] for place in names.of(chunk)]) for chunk in chunks]  # type: ignore[misc]  # they add up only
+    needs, kept = [], []
+    for run in busiest_passes(parallel, at):
+        parts: Sequence[Part | None] = each[run.chunk][1 if run.forward else 2] or [None]
+        for part in parts:
+            moment = during(run, [ChunkCost((), nothing + whole, part, part) for whole, _, _ in each])
+            needs.append(nothing + moment.bytes)
+            kept.append(nothing + moment.kept)
+    return np.array(needs), np.array(kept)

@@ -1,0 +1,181 @@
+"""The layers of a model at every distinct point that decides them: structural keys one by one, points all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mla_cost.batch.codes import NO_PROGRAM, REQUIREMENT
+from mla_cost.batch.layers import Asked, Layer, Layers, Sent, compiled, others
+from mla_cost.batch.matrices import Floats, Ints
+from mla_cost.batch.pipelines import FIGURES
+from mla_cost.batch.points import Choices, Points, distinct
+from mla_cost.batch.requirements import fails
+from mla_cost.batch.symbols import TOKENS, Imbalance, Symbols, structure, symbols, tokens
+from mla_cost.declared.profiles import PROFILES
+from mla_cost.errors import InputError
+from mla_cost.inputs.config import DeviceConfig, ModelConfig
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.language.machine import DTYPE_BYTES
+from mla_cost.language.program import ProgramError
+from mla_cost.language.workspace import kinds_of
+from mla_cost.pricing.compile import reduced
+from mla_cost.pricing.resolve import Illegal, Point, scheme_of
+from mla_cost.pricing.stage import Place, place_point
+from mla_cost.pricing.whole_model import WITH_EXPERTS, verdict
+
+_DECIDE = ("seq_len", "micro_batch", "sp", "tp", "ep", "etp", "vocab_multiple", "loss_chunks")
+
+
+class Question(NamedTuple):
+    """What all points have in common. places: under each profile, the layers that some point has, at their places."""
+
+    model: ModelConfig
+    device: DeviceConfig | None
+    form: str
+    places: Mapping[str, tuple[Place, ...]]
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kernel workspace that counts."""
+        return kinds_of(self.device.family if self.device else "none")
+
+
+class Table:
+    """Figures of layers at their places, a column for each distinct point. Bytes and flops of one micro-batch.
+
+    figures: those of `pipelines.FIGURES`, then places. flops: model, executed. sent: by kind. refused: `arrays.codes`.
+    exact: of each place, whether its sizes are below the fence. which: the column of each of the points.
+    """
+
+    def __init__(self, question: Question, layers: Layers, points: Points, choices: Choices) -> None:
+        self.question = question
+        self._layers = layers
+        found = distinct(choices.codes, *(points[name] for name in _DECIDE))
+        self.which: Ints = found.codes
+        self._first = found.first
+        self._choices = Choices(choices.settings, choices.codes[found.first])
+        self.places = tuple(dict.fromkeys(place for each in question.places.values() for place in each))
+        count, size = len(self.places), len(found.first)
+        self.figures: Floats = np.zeros((len(FIGURES), count, size))
+        self.flops: Floats = np.zeros((2, count, size))
+        self.exact: NDArray[np.bool_] = np.ones((count, size), bool)
+        self.sent: dict[Sent, Floats] = {}
+        self.refused: NDArray[np.int8] = np.zeros(size, np.int8)
+        self.trained: NDArray[np.bool_] = np.ones(size, bool)
+        self._stood: dict[int, dict[tuple[int, str, int], Floats]] = {}  # by place, name and bytes of an element
+        self._standing: dict[frozenset[int], Floats] = {}
+        self._fill(points)
+
+    # ---- structural groups
+
+    def _fill(self, points: Points) -> None:
+        fields = points.fields(self._first)
+        imbalance = tuple(settings.imbalance_percent for settings in self._choices.settings)
+        self._imbalance = Imbalance(imbalance, self._choices.codes)
+        known = symbols(self.question.model, fields, self._imbalance)
+        self._require(known)
+        code = structure(known.own, fields)
+        for where in _groups(distinct(self._choices.codes, code).codes, self.refused == 0):
+            settings = points.with_numbers(self._settings(where), int(self._first[where[0]]))
+            try:
+                self._group(settings, known, fields, where)
+            except (Illegal, InputError, ProgramError):
+                self.refused[where] = NO_PROGRAM
+
+    def _settings(self, where: Ints) -> PlanSettings:
+        code: int = self._choices.codes[where[0]]
+        return self._choices.settings[code]
+
+    def _require(self, known: Symbols) -> None:
+        """Refuse what schemes do not divide, or do not move."""
+        sizes = {**known.shared, **known.own}
+        for at, settings in enumerate(self._choices.settings):
+            mine = self._choices.codes == at
+            try:
+                scheme = scheme_of(self.question.form, settings.scheme)
+            except Illegal:
+                self.refused[mine] = NO_PROGRAM
+                continue
+            for need in scheme.requires:
+                self.refused[mine & fails(need, sizes)] = REQUIREMENT
+
+    def _group(self, settings: PlanSettings, known: Symbols, fields: Any, where: Ints) -> None:
+        """The points of one structural key."""
+        model, _, form, wanted = self.question
+        places = wanted[settings.profile]
+        points = [place_point(model, form, settings, place) for place in places]
+        programs = [compiled(Asked(reduced(point.key), self.question.kinds, settings.causal)) for point in points]
+        values = known.floats(where)
+        values |= others(values)
+        if any(TOKENS.intersection(monomial) for program in programs for monomial in program.monomials):
+            routed = tokens(model, fields, self._imbalance)
+            values |= {name: column[where] for name, column in routed.items()}
+        always = {name: float(value) for name, value in known.shared.items()}
+        for place, program in zip(places, programs, strict=True):
+            self._put(self.places.index(place), where, self._layers.at(program, always, values, len(where)))
+        self.trained[where] = self._trains(settings, points[-1])
+
+    def _trains(self, settings: PlanSettings, point: Point) -> bool:
+        device = self.question.device
+        return device is None or verdict(self.question.model, device, settings, point, 0).status != "unsupported"
+
+    def _put(self, at: int, where: Ints, found: Layer) -> None:
+        count, size = self.flops.shape[1:]
+        self.figures[:, at, where] = found.figures
+        self.flops[:, at, where] = found.flops
+        for row, amount in found.sent.items():
+            self.sent.setdefault(row, np.zeros((count, size)))[at, where] = amount
+        self.exact[at, where] = found.exact
+        for place, (name, outer, inner, element) in enumerate(found.standing):
+            stood = self._stood.setdefault(at, {}).setdefault((place, name, element), np.zeros((2, size)))
+            stood[:, where] = outer, inner
+
+    # ---- what stands
+
+    def standing(self, places: frozenset[int]) -> Floats:
+        """What stands for the whole run of a stage of these layers. Bytes, a column for each distinct point."""
+        if places not in self._standing:
+            self._standing[places] = self._tensors(places) + self._allowed(places)
+        return self._standing[places]
+
+    def _tensors(self, places: frozenset[int]) -> Floats:
+        """Tensors once for each name and shape, as `whole_model` counts them."""
+        total: Floats = np.zeros(self.flops.shape[2])
+        seen: dict[str, list[tuple[Floats, Floats]]] = {}
+        for at in places:
+            for (_, name, element), (outer, inner) in self._stood.get(at, {}).items():
+                before = seen.setdefault(name, [])
+                new = ~np.any([(outer == o) & (inner == i) for o, i in before] or [np.zeros(len(outer), bool)], axis=0)
+                total += np.where(new, outer * inner * element, 0)
+                before.append((outer, inner))
+        return total
+
+    def _allowed(self, places: frozenset[int]) -> Floats:
+        """What the profile is budgeted."""
+        experts = any(self.places[at].layer.partition(" ")[0] in WITH_EXPERTS for at in places)
+        device = self.question.device
+        arch = device.arch if device else ""
+        each = [
+            sum(item.at(arch) for item in PROFILES[settings.profile].allowances if experts or not item.with_experts)
+            for settings in self._choices.settings
+        ]
+        found: Floats = np.array(each, np.float64)[self._choices.codes] * bool(places)
+        return found
+
+    @property
+    def element_bytes(self) -> Floats:
+        """Bytes of an element of activations at each distinct point."""
+        each = [DTYPE_BYTES[settings.dtype] for settings in self._choices.settings]
+        return np.array(each, np.float64)[self._choices.codes]
+
+
+def _groups(codes: Ints, alive: Any) -> Iterator[Ints]:
+    """The places of each code among those alive."""
+    places = np.flatnonzero(alive)
+    order = places[np.argsort(codes[places], kind="stable")]
+    cuts = np.flatnonzero(np.diff(codes[order])) + 1
+    yield from (part for part in np.split(order, cuts) if len(part))

@@ -1,0 +1,222 @@
+"""Points that may be priced at once: the layers they have, and their worst stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mla_cost.batch.busiest import Busiest, wire_of
+from mla_cost.batch.codes import TOO_LARGE
+from mla_cost.batch.composed import AXES
+from mla_cost.batch.holding import STATES, Group, Holding, groups
+from mla_cost.batch.layers import Layers
+from mla_cost.batch.legality import schedule_of, scheduled
+from mla_cost.batch.matrices import Floats, Ints
+from mla_cost.batch.pipelines import FIGURES, Names, Pipeline, Stage, pipeline
+from mla_cost.batch.points import NOT_OF_PIPELINES, Choices, Points, distinct
+from mla_cost.batch.table import Question, Table
+from mla_cost.inputs.config import DeviceConfig, ModelConfig
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.mesh.parallel import Parallel
+from mla_cost.pricing.resolve import layer_rows
+from mla_cost.pricing.stage import Place
+
+KEPT: Final = FIGURES.index("kept")
+
+
+class Shared:
+    """What all questions about one model look up."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        self.model = model
+        self.holding = Holding(model)
+        self.layers = Layers()
+        self._names: dict[str, Names] = {}
+        self._pipelines: dict[tuple[str, Parallel, int | None], Pipeline] = {}
+
+    def names(self, profile: str) -> Names:
+        """The layers of the model.
+
+        Raises:
+            Illegal: a kind of layer that is not priced.
+
+        """
+        if profile not in self._names:
+            self._names[profile] = Names(self.model, profile)
+        return self._names[profile]
+
+    def pipeline(self, settings: PlanSettings) -> Pipeline:
+        """The pipeline of a plan; without virtual stages it is the same for all micro-batches that fill it."""
+        alone = schedule_of(settings)
+        if alone.chunks == 1:
+            alone = alone._replace(micro_batches=min(alone.micro_batches, alone.pp))
+        key = (settings.profile, alone, settings.stage)
+        if key not in self._pipelines:
+            self._pipelines[key] = pipeline(self.names(settings.profile), alone, settings.stage)
+        return self._pipelines[key]
+
+
+class Worst(NamedTuple):
+    """The worst stage of every point: its place among the stages, bytes of the peak and of its parts.
+
+    saved: what one micro-batch keeps. kept, active: of the schedule at its worst moment. step: made by the optimizer
+    step, alive when they are not.
+    """
+
+    stage: Ints
+    peak: Floats
+    saved: Floats
+    kept: Floats
+    active: Floats
+    step: Floats
+    standing: Floats
+    states: Floats  # a row for each of holding.STATES
+
+
+class Tile:
+    """Points, none of which a plan refuses before it prices layers.
+
+    code: a reason for each, 0 where no layer refuses it. alive: those; points, which, groups: theirs alone.
+    """
+
+    def __init__(
+        self, shared: Shared, device: DeviceConfig | None, form: str, points: Points, choices: Choices
+    ) -> None:
+        self.shared = shared
+        piped = self._pipelines(points)
+        places: dict[str, tuple[Place, ...]] = {}
+        for profile, pipe, _ in piped:
+            places[profile] = tuple(dict.fromkeys((*places.get(profile, ()), *pipe.places)))
+        self.table = table = Table(Question(shared.model, device, form, places), shared.layers, points, choices)
+        self.code: NDArray[np.int8] = table.refused[table.which]
+        for _, pipe, where in piped:
+            exact = table.exact[self._columns(pipe)][:, table.which[where]].all(axis=0)
+            self.code[where[(self.code[where] == 0) & ~exact]] = TOO_LARGE
+        self.alive: Ints = np.flatnonzero(self.code == 0)
+        place = np.full(points.size, -1)
+        place[self.alive] = np.arange(len(self.alive))
+        self._piped = [(pipe, place[where][place[where] >= 0]) for _, pipe, where in piped]
+        self.points = points.part(self.alive)
+        self.which: Ints = table.which[self.alive]
+        self.stages: list[Stage] = []
+        self.busiest: Busiest | None = None
+
+    def _columns(self, pipe: Pipeline) -> Ints:
+        """Where the table has the places of a pipeline."""
+        return np.array([self.table.places.index(place) for place in pipe.places], np.int64)
+
+    def _pipelines(self, points: Points) -> list[tuple[str, Pipeline, Ints]]:
+        """Each pipeline with its profile and the points that have it."""
+        chosen = points.choices(NOT_OF_PIPELINES)
+        found = distinct(chosen.codes, points["pp"], points["virtual_stages"], scheduled(points))
+        order = np.argsort(found.codes, kind="stable")
+        cuts = np.flatnonzero(np.diff(found.codes[order])) + 1
+        pipes: list[tuple[str, Pipeline, Ints]] = []
+        for where in np.split(order, cuts):
+            first = int(where[0])
+            settings = points.with_numbers(chosen.settings[chosen.codes[first]], first)
+            pipes.append((settings.profile, self.shared.pipeline(settings), where))
+        return pipes
+
+    @cached_property
+    def groups(self) -> Group:
+        """The ranks of those alive."""
+        return groups(self.points)
+
+    @cached_property
+    def times(self) -> Floats:
+        """Micro-batches of one optimizer step."""
+        return self.points["micro_batches"].astype(np.float64)
+
+    @cached_property
+    def hidden_states(self) -> Floats:
+        """Bytes that one chunk hands to the next of another stage, for one micro-batch."""
+        fields = self.points.fields()
+        hidden = layer_rows(fields) * self.shared.model.dims.hidden
+        found: Floats = self.table.element_bytes[self.which] * hidden * (fields.pp > 1)
+        return found
+
+    # ---- the worst stage
+
+    def worst(self, *, busiest: bool) -> Worst:
+        """The worst stage of every point alive. busiest: take note of those that send and run most as well."""
+        self.busiest = self._busiest() if busiest else None
+        size = self.points.size
+        saved, kept, active, step, standing, *states = np.zeros((5 + len(STATES), size))
+        peak, stage = np.full(size, -1.0), np.zeros(size, np.int64)
+        worst = Worst(stage, peak, saved, kept, active, step, standing, np.array(states))
+        for pipe, where in self._piped:
+            if len(where):
+                self._take(pipe, where, worst)
+        return worst
+
+    def _take(self, pipe: Pipeline, where: Ints, worst: Worst) -> None:
+        """The points of one pipeline."""
+        columns = self._columns(pipe)
+        figures, places = pipe.read
+        moments = self.table.figures[figures[:, None], columns[places][:, None], self.which[where]]
+        dense = _Looked(self.groups.dense_codes[where])
+        expert = _Looked(self.groups.expert_codes[where])
+        for stage in (self._over_table(stage, columns) for stage in pipe.stages):
+            held = dense.rows(partial(self.shared.holding.dense, stage), self.groups.dense)
+            held += expert.rows(partial(self.shared.holding.expert, stage), self.groups.expert)
+            self._compare(stage, where, moments, held[:-1], held[-1], worst)
+            if self.busiest is not None:
+                self.busiest.take(stage, where, self._step(stage, dense, expert))
+
+    def _step(self, stage: Stage, dense: _Looked, expert: _Looked) -> Floats:
+        """What the optimizer step of a stage sends, by axis."""
+        holding = self.shared.holding
+        sent = dense.rows(wire_of(holding.dense_sent, stage), self.groups.dense)
+        return sent + expert.rows(wire_of(holding.expert_sent, stage), self.groups.expert)
+
+    def _over_table(self, stage: Stage, columns: Ints) -> Stage:
+        """A stage with its layers counted by the table's places."""
+        counts = np.zeros(len(self.table.places), np.int64)
+        counts[columns] = stage.counts
+        return stage._replace(counts=tuple(counts.tolist()))
+
+    def _compare(self, stage: Stage, where: Ints, moments: Floats, held: Floats, step: Floats, worst: Worst) -> None:
+        """Put a stage where it is worse than those before."""
+        needs = stage.needs @ moments
+        moment = needs.argmax(axis=0)
+        active = needs[moment, np.arange(len(where))]
+        present = frozenset(at for at, count in enumerate(stage.counts) if count)
+        standing = self.table.standing(present)[self.which[where]]
+        peak = np.maximum(active, step) + standing + held.sum(axis=0)
+        worse = peak > worst.peak[where]
+        at = where[worse]
+        worst.peak[at], worst.active[at], worst.standing[at] = peak[worse], active[worse], standing[worse]
+        worst.states[:, at], worst.step[at] = held[:, worse], step[worse]
+        worst.kept[at] = np.einsum("pn,np->p", stage.kept[moment[worse]], moments[:, worse])
+        worst.saved[at] = np.array(stage.counts) @ self.table.figures[KEPT][:, self.which[at]]
+        worst.stage[at] = len(self.stages)
+        self.stages.append(stage)
+
+    def _busiest(self) -> Busiest:
+        layers: dict[int, Floats] = {}
+        for row, each in self.table.sent.items():
+            if row.amount == "wire":
+                axis = AXES.index(row.axis)
+                layers[axis] = layers.get(axis, 0.0) + each[:, self.which]
+        return Busiest(
+            layers=layers,
+            flops=self.table.flops[1][:, self.which],
+            passed=self.hidden_states,
+            times=self.times,
+        )
+
+
+class _Looked:
+    """The rows of points, each distinct one looked up once."""
+
+    def __init__(self, codes: Ints) -> None:
+        self.different, self.codes = np.unique(codes, return_inverse=True)
+
+    def rows(self, ask: Callable[[Sequence[Any]], Floats], ranks: Sequence[Any]) -> Floats:
+        """The columns of an answer for the ranks that there are, one for each point."""
+        return ask([ranks[at] for at in self.different])[self.codes].T

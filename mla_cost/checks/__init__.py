@@ -1,0 +1,1 @@
+"""What holds the figures against something else: the torch executor, published figures."""

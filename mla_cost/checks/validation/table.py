@@ -1,0 +1,45 @@
+"""A report as text: counts of every check, then each disagreement in full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mla_cost.checks.validation.report import STATUSES, Report
+
+
+def report_table(report: Report) -> RenderableType:
+    """The counts, what disagrees, what was left out and how long each stage took."""
+    counts = report.counts()
+    parts: list[RenderableType] = [
+        Text(f"{report.cells():,} cells; {', '.join(f'{counts[status]:,} {status}' for status in STATUSES)}", "bold"),
+        Text("by construction: one side states what the other does, which is no evidence and counts as none.", "dim"),
+        _counts(report),
+        *(Text(f"{row.check}: {row.cell}\n  {row.detail}", "red") for row in report.disagreements),
+        *(Text(f"left out: {text}", "dim") for text in report.left_out),
+    ]
+    if report.seconds:
+        parts.append(Text(", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in report.seconds.items()), "dim"))
+    return Group(*parts)
+
+
+def _counts(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("check")
+    for status in STATUSES:
+        table.add_column(status, justify="right")
+    for check in report.checks():
+        counts = report.counts(check)
+        table.add_row(check, *(f"{counts[status]:,}" if counts[status] else "-" for status in STATUSES))
+    return table
+
+
+def show(report: Report, file: Any = None) -> None:
+    """Print the report: colour only in a terminal that wants it, 80 columns suffice."""
+    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 80)
+    console.print(report_table(report))

@@ -1,0 +1,1 @@
+"""What is declared, one thing a file: forms, schemes, kernels, layers, profiles."""

@@ -1,0 +1,19 @@
+"""What a model is made of beside attention, one declaration per file: a new file here is found by itself."""
+
+from importlib import import_module
+from pathlib import Path
+
+from mla_cost.language.program import Layer
+
+_FILES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in {"__init__", "pieces"})
+LAYERS: dict[str, Layer] = {
+    layer.name: layer for layer in (import_module(f"mla_cost.declared.layers.{name}").LAYER for name in _FILES)
+}
+# what tensor parallelism moves at the points of these texts (`megatron_sp`): into a region and out of it
+TENSOR_PARALLEL = {"region": "tp_gather", "region_end": "tp_scatter"}
+# what expert parallelism moves: rows to the ranks of their experts and back
+EXPERT_PARALLEL = {"dispatch": "to_experts", "combine": "from_experts"}
+# where each expert is divided: the rows of all its ranks on each of them, and their sums back
+EXPERT_TENSOR_PARALLEL = {"expert_region": "etp_gather", "expert_region_end": "etp_scatter"}
+# rows of several ranks are put into another order, there and back
+FROM_SEVERAL_RANKS = {"by_expert": "reorder", "by_source": "reorder"}

@@ -1,0 +1,12 @@
+"""KV gather: every rank keeps its own queries and all heads; keys and values cross by all-gather."""
+
+from mla_cost.declared.schemes.requirements import SEQUENCE
+from mla_cost.language.program import Scheme
+
+SCHEME = Scheme(
+    name="kv-gather",
+    title="all-gather of k and v; queries and output stay where they are",
+    moves={"key": "gather", "value": "gather"},
+    requires=(SEQUENCE,),
+    source="NVIDIA/Megatron-LM, context parallelism with cp_comm_type all_gather",
+)

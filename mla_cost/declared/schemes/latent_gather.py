@@ -1,0 +1,12 @@
+"""Latent gather: q crosses by all-to-all, the shared latent by one all-gather; weights are each rank's own heads."""
+
+from mla_cost.declared.schemes.requirements import HEADS, SEQUENCE
+from mla_cost.language.program import Scheme
+
+SCHEME = Scheme(
+    name="latent-gather",
+    title="all-to-all of q and the output, all-gather of the latent",
+    moves={"query": "heads_out", "latent": "gather", "weights": "own_heads", "output": "heads_in"},
+    requires=(SEQUENCE, HEADS),
+    source="arXiv 2607.17644",
+)

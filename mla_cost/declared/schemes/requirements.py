@@ -1,0 +1,20 @@
+"""Conditions that more than one scheme has."""
+
+from mla_cost.language.program import Requirement
+
+SEQUENCE = Requirement(
+    "divides",
+    "seq_len",
+    "sp",
+    "every rank holds an equal part of the sequence, and sp {sp} does not divide seq_len {seq_len}",
+)
+HALVES = Requirement(
+    "divides",
+    "seq_len",
+    "sp",
+    "every rank holds two equal chunks of the sequence, and 2 x sp {sp} does not divide seq_len {seq_len}",
+    times=2,
+)
+HEADS = Requirement(
+    "divides", "heads", "sp", "every rank keeps an equal number of heads, and sp {sp} does not divide {heads} heads"
+)

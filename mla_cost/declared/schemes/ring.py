@@ -1,0 +1,13 @@
+"""Ring: every rank keeps its own queries and all heads; keys and values go round, rank to rank, while it attends."""
+
+from mla_cost.declared.schemes.requirements import HALVES
+from mla_cost.language.program import Scheme
+
+SCHEME = Scheme(
+    name="ring",
+    title="k and v passed from rank to rank, point to point, one step of attention for each",
+    moves={},
+    requires=(HALVES,),
+    attends="ring_attention",
+    source="NVIDIA/Megatron-LM, context parallelism with cp_comm_type p2p; arXiv 2310.01889 (Ring Attention)",
+)

@@ -1,0 +1,1 @@
+"""Where a number comes from: formulas, terms, and what pictures draw."""

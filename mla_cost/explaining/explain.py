@@ -1,0 +1,249 @@
+"""The symbolic formula of a quantity, term by term, each with the tensor that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mla_cost.declared import defaults
+from mla_cost.declared.forms import FORMS
+from mla_cost.declared.kernels import KERNELS
+from mla_cost.errors import InputError, nearest, shown
+from mla_cost.language import evaluate
+from mla_cost.language.dims import SYMBOLS, declared, facts, product_text
+from mla_cost.language.evaluate import Candidate
+from mla_cost.language.machine import DTYPE_BYTES, Allocation, Timeline
+from mla_cost.language.polynomial import Polynomial
+from mla_cost.language.program import ProgramError
+from mla_cost.pricing.compile import Key, form_of, timeline
+from mla_cost.pricing.resolve import Illegal, Point, named, scheme_of
+from mla_cost.results import Formula, FormulaSymbol, FormulaTerm
+
+if TYPE_CHECKING:
+    import sympy
+
+QUANTITIES = {
+    "saved": "bytes kept between forward and backward",
+    "peak": "live bytes at the peak, as torch's dispatcher shows them",
+    "payload": "bytes handed to collectives, forward and backward",
+    "wire": "bytes sent, forward and backward",
+    "flops": "multiply-adds counted as two, forward and backward, attention as a full square",
+}
+ONES = {"sp": "P", "heads": "l", "batch": "b", "positions": "s"}  # what --one can name, and its symbol
+WITHOUT = {"query-latent": "d_q", "rope": "r"}  # what --without can name
+
+
+class Term(NamedTuple):
+    """One summand. factors multiply to bytes (or flops): numbers, symbols, sums of symbols such as `k+r` or `P-1`."""
+
+    tensor: str
+    where: str
+    factors: tuple[str, ...]
+    polynomial: Polynomial
+
+    @property
+    def text(self) -> str:
+        """The summand as text: 2*S*b*l*(k+r)."""
+        return product_text(self.factors)
+
+    def expression(self) -> sympy.Expr:
+        """The summand in sympy, over positive integer symbols."""
+        import sympy
+
+        return sympy.Mul(*[_expression(factor) for factor in self.factors])
+
+
+class Explanation(NamedTuple):
+    """A formula: its terms, and for a peak the other moments that can win (each with its terms)."""
+
+    form: str
+    scheme: str
+    kernel: str
+    quantity: str
+    key: str
+    moment: str
+    terms: tuple[Term, ...]
+    others: tuple[Explanation, ...] = ()
+    values: Mapping[str, int] | None = None
+
+    def expression(self) -> sympy.Expr:
+        """The formula in sympy: the sum of the terms; for a peak of several moments, their maximum."""
+        import sympy
+
+        own = sympy.Add(*[term.expression() for term in self.terms])
+        # not evaluated: no moment is at most another one everywhere, and sympy takes seconds to find no order
+        return sympy.Max(own, *[it.expression() for it in self.others], evaluate=False) if self.others else own
+
+    def value(self) -> int | None:
+        """The exact value where the symbols have values."""
+        if self.values is None:
+            return None
+        return max(sum(term.polynomial.at(self.values) for term in it.terms) for it in (self, *self.others))
+
+    def latex(self) -> str:
+        """The sum as LaTeX, on one line; of a peak the maximum over its moments."""
+        import sympy
+
+        return str(sympy.latex(self.expression(), order="none"))
+
+    def record(self) -> Formula:
+        """The formula as a plain record, for views."""
+        return Formula(
+            form=self.form,
+            scheme=self.scheme,
+            kernel=self.kernel,
+            quantity=self.quantity,
+            meaning=QUANTITIES[self.quantity],
+            holds_for=self.key,
+            moment=self.moment or None,
+            terms=tuple(self._term(term) for term in self.terms),
+            total=self.value(),
+            symbols=tuple(self._symbols()),
+            others=tuple(other.record() for other in self.others),
+        )
+
+    def _term(self, term: Term) -> FormulaTerm:
+        value = None if self.values is None else term.polynomial.at(self.values)
+        return FormulaTerm(term.tensor, term.where, term.text, value)
+
+    def _symbols(self) -> Iterable[FormulaSymbol]:
+        """Every symbol that appears, in declared order."""
+        factors = [factor for it in (self, *self.others) for term in it.terms for factor in term.factors]
+        used = {name for factor in factors for name in factor.replace("-", "+").split("+")}
+        for name, (meaning, _) in SYMBOLS.items():
+            if name in used:
+                yield FormulaSymbol(name, meaning, self._symbol_value(name))
+
+    def _symbol_value(self, name: str) -> int | None:
+        if self.values is None:
+            return None
+        return self.values["s"] * self.values["P"] if name == "S" else self.values.get(name)
+
+
+def explain(
+    form: str,
+    quantity: str = "saved",
+    *,
+    kernel: str = defaults.ATTENTION_KERNEL,
+    scheme: str | None = None,
+    one: Iterable[str] = (),
+    without: Iterable[str] = (),
+    dtype: str = "bf16",
+    **settings: Any,
+) -> Explanation:
+    """The formula of a form for one structural key, without numbers.
+
+    one: dims that have size one, of `sp`, `heads` (per rank), `batch`, `positions` (per rank). without: absent parts,
+    of `query-latent` and `rope`. settings: v_layout, value_padding, attention_layout, softmax_dtype, mask,
+    names.
+
+    Raises:
+        InputError: an unknown name, or a combination that makes no program.
+
+    """
+    named("form", form, FORMS)
+    named("kernel", kernel, KERNELS)
+    try:
+        chosen = scheme_of(form, scheme)
+        ones = {_known("one", name, ONES) for name in one}
+        if not chosen.divides_heads:
+            ones = {"n" if symbol == "l" else symbol for symbol in ones}
+        absent = frozenset(_known("without", name, WITHOUT) for name in without)
+        settings.setdefault("value_padding", _own_padding(form, kernel))
+        key = Key(
+            form_of(form).name,
+            chosen.name,
+            kernel,
+            facts(frozenset(ones), absent, chosen.divides_heads),
+            dtype,
+            **settings,
+        )
+        return _explain(form, key, quantity, None)
+    except (Illegal, ProgramError) as error:
+        raise InputError(str(error)) from None
+
+
+def _own_padding(form: str, kernel: str) -> str:
+    """The padding that a kernel has where nothing is asked for, as a plan resolves it."""
+    declared = KERNELS[kernel]
+    return declared.value_padding if declared.pads(form_of(form).shared_key) else "none"
+
+
+def explain_point(point: Point, values: Mapping[str, int], quantity: str) -> Explanation:
+    """The formula that holds at a point, with the values of its symbols; of a peak, the moment that wins there."""
+    return _explain(point.form, point.key, quantity, values)
+
+
+def _known(kind: str, name: Any, names: Mapping[str, str]) -> str:
+    if not isinstance(name, str) or name not in names:
+        raise InputError(
+            f"unknown name {shown(name)}", field=kind, allowed=", ".join(names), nearest=nearest(name, names)
+        )
+    return names[name]
+
+
+def _explain(form: str, key: Key, quantity: str, values: Mapping[str, int] | None) -> Explanation:
+    if not isinstance(quantity, str) or quantity not in QUANTITIES:
+        raise InputError(
+            f"unknown quantity {shown(quantity)}", allowed=", ".join(QUANTITIES), nearest=nearest(quantity, QUANTITIES)
+        )
+    run = timeline(key)
+    made = [
+        Explanation(form, key.scheme, key.kernel, quantity, key.facts.words(), moment, terms, (), values)
+        for moment, terms in _terms(run, quantity, values)
+    ]
+    return made[0]._replace(others=tuple(made[1:]))
+
+
+def _terms(run: Timeline, quantity: str, values: Mapping[str, int] | None) -> list[tuple[str, tuple[Term, ...]]]:
+    if quantity == "saved":
+        return [("", tuple(_allocation_term(a) for a in run.allocations if a.saved))]
+    if quantity == "peak":
+        return [_moment(run, candidate) for candidate in _winning(run, values)]
+    if quantity == "flops":
+        return [("", tuple(_flop_terms(run)))]
+    return [("", tuple(_collective_term(run, at, quantity) for at in range(len(run.collectives))))]
+
+
+def _allocation_term(allocation: Allocation) -> Term:
+    factors = (str(DTYPE_BYTES[allocation.dtype]), *declared(allocation.dims))
+    return Term(allocation.label, f"made in {allocation.phase}", factors, allocation.size)
+
+
+def _winning(run: Timeline, values: Mapping[str, int] | None) -> tuple[Candidate, ...]:
+    found = evaluate.candidates(run)
+    if values is None:
+        return found
+    return (max(found, key=lambda candidate: candidate.bytes.at(values)),)
+
+
+def _moment(run: Timeline, candidate: Candidate) -> tuple[str, tuple[Term, ...]]:
+    event = run.events[candidate.event]
+    alive = [a for a in run.allocations if a.kind != "parameter_gradient" and a.alive_at(candidate.event)]
+    return f"{event.phase} of {event.op}", tuple(_allocation_term(a) for a in alive)
+
+
+def _collective_term(run: Timeline, at: int, quantity: str) -> Term:
+    called = run.collectives[at]
+    where = f"{called.kind}, {called.phase}"
+    width = str(DTYPE_BYTES[called.dtype])
+    if quantity == "payload":
+        return Term(called.tensor, where, (width, *declared(called.handed)), called.payload)
+    return Term(called.tensor, where, (width, "P-1", *declared(called.piece)), called.wire)
+
+
+def _flop_terms(run: Timeline) -> Iterable[Term]:
+    for counted in run.flops:
+        for monomial, coefficient in (counted.needed + counted.recomputed).terms.items():
+            factors = (str(coefficient), *declared(monomial))
+            yield Term(counted.op, counted.phase, factors, Polynomial({monomial: coefficient}))
+
+
+def _expression(factor: str) -> sympy.Expr:
+    import sympy
+
+    if factor.isdigit():
+        return sympy.Integer(factor)
+    if factor == "P-1":
+        return sympy.Symbol("P", positive=True, integer=True) - 1
+    return sympy.Add(*[sympy.Symbol(name, positive=True, integer=True) for name in factor.split("+")])

@@ -1,5 +1,0 @@
-"""The longest sequence that fits, the least sp and the fewest devices: `mla_cost.longest`."""
-
-from mla_cost.fitting.result import Fit, Fits, longest, of
-
-__all__ = ["Fit", "Fits", "longest", "of"]

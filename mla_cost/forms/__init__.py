@@ -1,7 +1,0 @@
-"""The maths of the block, one declaration per file."""
-
-from mla_cost.forms import absorbed, explicit, laga
-from mla_cost.program import Form, Pair
-
-FORMS: dict[str, Form | Pair] = {module.FORM.name: module.FORM for module in (explicit, absorbed, laga)}
-ALIASES: dict[str, str] = {form.known_as.split()[0]: form.name for form in FORMS.values() if form.known_as}

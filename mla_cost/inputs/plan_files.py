@@ -1,0 +1,160 @@
+"""Plan files and flags to settings: the file first, flags over it, `--set` over both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mla_cost.declared.forms import FORMS
+from mla_cost.errors import InputError, shown
+from mla_cost.inputs import given
+from mla_cost.inputs.config import AttentionDims, validated
+from mla_cost.inputs.settings import PlanSettings
+
+_NAMES = ("device", "form")
+_MAPPINGS = ("dims", "facts", "reserve")
+
+
+def names(texts: Iterable[str] | None) -> list[str] | None:
+    """Names from a repeated flag, each perhaps several separated by commas; None where the flag is absent."""
+    if texts is None:
+        return None
+    return [name.strip() for text in texts for name in text.split(",")]
+
+
+def assignments(texts: Iterable[str] | None, prefix: str = "") -> dict[str, Any]:
+    """`field=value` texts as a mapping; values are numbers, true, false, null or text.
+
+    Raises:
+        InputError: a text without a field or without a value.
+
+    """
+    found: dict[str, Any] = {}
+    for text in texts or ():
+        field, equals, value = text.partition("=")
+        if not equals or not field.strip() or not value.strip():
+            raise InputError(f"expected FIELD=VALUE, read {shown(text)}", field=f"--{prefix or 'set'}")
+        found[f"{prefix}.{field.strip()}" if prefix else field.strip()] = _scalar(value.strip())
+    return found
+
+
+def _scalar(text: str) -> Any:
+    if text in {"null", "true", "false"}:
+        return {"null": None, "true": True, "false": False}[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def settings(
+    file: Path | None, flags: Mapping[str, Any], assigned: Mapping[str, Any], reserve: Mapping[str, Any]
+) -> PlanSettings:
+    """The settings of a plan file or ready plan (or the defaults) with flags and assignments over them.
+
+    Raises:
+        InputError: anything that is wrong, with the file and field it stands in.
+
+    """
+    if file is not None:
+        from mla_cost.inputs.catalog import plan_path
+
+        file = plan_path(file)
+    data = _read(file) if file is not None else {}
+    data.update({name: value for name, value in flags.items() if value is not None})
+    for path, value in {**assigned, **reserve}.items():
+        _assign(data, path, value)
+    for name in _NAMES:
+        if name in data:
+            data[name] = _as_names(name, data[name])
+    try:
+        return validated(PlanSettings, data, file=str(file) if file is not None else None)
+    except InputError as error:
+        stated = [*(name for name, value in flags.items() if value is not None), *assigned, *reserve]
+        raise _blamed(error, stated) from None
+
+
+def _blamed(error: InputError, stated: Iterable[str]) -> InputError:
+    """The error without the plan file where the command line stated the field over it."""
+    field = error.field or ""
+    if not any(field == path or field.startswith(f"{path}.") for path in stated):
+        return error
+    return InputError(error.message, field=error.field, value=error.value, allowed=error.allowed, nearest=error.nearest)
+
+
+def plan_file(plan: str | os.PathLike[str]) -> dict[str, Any]:
+    """The keywords that a plan file or ready plan stands for, to hand to `plan`, `levers`, `longest` or `sweep`.
+
+    >>> import mla_cost
+    >>> moonlight = mla_cost.plan_file("moonlight-8-h100") | {"form": "explicit", "profile": "megatron"}
+    >>> mla_cost.plan(**moonlight)["explicit"].verdict.status
+    'oom'
+
+    Raises:
+        InputError: no such plan, or anything that is wrong in it.
+
+    """
+    found = settings(Path(given.name("plan", plan, "a ready plan's name, or the path of a file")), {}, {}, {})
+    return {name: getattr(found, name) for name in found.model_fields_set}
+
+
+# what tells a file of another kind from a plan
+_OTHERS = {
+    "model": {"architectures", "model_type", "hidden_size", "kv_lora_rank", "num_layers"},
+    "device": {"family", "arch", "framework_visible_bytes"},
+}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    from mla_cost.inputs.yaml_files import load_mapping
+
+    data = load_mapping(file)
+    described = next((kind for kind, keys in _OTHERS.items() if keys & data.keys() and "model" not in data), None)
+    if described is not None:
+        raise InputError(f"this file describes a {described}, not a plan; give it as --{described}", file=str(file))
+    if "model" in data:
+        data["model"] = _beside(file, data["model"])
+    if isinstance(data.get("device"), str):
+        data["device"] = _beside(file, data["device"])
+    if isinstance(data.get("dims"), dict):  # checked here, where the file is known; over a model's own dims later
+        validated(
+            AttentionDims, dict.fromkeys(AttentionDims.model_fields, 2) | data["dims"], file=str(file), prefix="dims"
+        )
+    return data
+
+
+def _beside(file: Path, name: Any) -> Any:
+    """A plan names the files that lie beside it."""
+    from mla_cost.inputs.yaml_files import SUFFIXES
+
+    if not isinstance(name, str) or not name.lower().endswith(SUFFIXES):
+        return name
+    path = file.parent / name
+    return str(path) if os.path.exists(path) else name  # noqa: PTH110  (Path.exists raises where a name is too long)
+
+
+def _assign(data: dict[str, Any], path: str, value: Any) -> None:
+    head, dot, field = path.partition(".")
+    if not dot:
+        if head in AttentionDims.model_fields:
+            raise InputError("unknown key", field=head, nearest=[f"dims.{head}"])
+        data[head] = value
+        return
+    if head not in _MAPPINGS:
+        raise InputError(
+            f"only {', '.join(_MAPPINGS[:-1])} and {_MAPPINGS[-1]} have fields of their own", field=f"--set {path}"
+        )
+    under = data.get(head) or {}
+    if isinstance(under, dict):  # what else it is, the settings refuse
+        data[head] = {**under, field: value}
+
+
+def _as_names(name: str, value: Any) -> Any:
+    listed = [value] if isinstance(value, str) else value
+    if name == "form" and listed == ["all"]:
+        return tuple(FORMS)
+    return () if name == "device" and listed == ["none"] else listed

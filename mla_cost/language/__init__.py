@@ -1,0 +1,1 @@
+"""The cost language: programs, rules, and the machine that runs them. Standard library only."""

@@ -1,0 +1,272 @@
+"""The symbols of every formula, and how the dims of a tensor are made of them.
+
+s, P and l (or n, where no scheme divides the heads) are base symbols; S = s*P and n = l*P, so nothing ever divides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from mla_cost.language.polynomial import Polynomial, product, total
+
+# symbol: (meaning, the field that sets it)
+SYMBOLS: dict[str, tuple[str, str]] = {
+    "S": ("sequence length, all ranks together", "seq_len"),
+    "P": ("ranks that share one sequence", "sp"),
+    "P_others": ("the other ranks that share one sequence, P - 1", "sp - 1"),
+    "t": ("ranks of tensor parallelism", "tp"),
+    "s": ("sequence positions on one rank, S/P", "seq_len / sp"),
+    "u": ("sequence positions on one rank outside the regions of tensor parallelism, s/t", "seq_len / sp / tp"),
+    "b": ("sequences in a micro-batch", "micro_batch"),
+    "n": ("attention heads of one tp rank", "dims.heads / tp"),
+    "l": ("heads on one rank where a scheme divides them, n/P", "dims.heads / tp / sp"),
+    "h": ("hidden width", "dims.hidden"),
+    "d_q": ("width of the query latent, 0 without one", "dims.q_lora_rank"),
+    "d_q_part": ("columns of the query latent on one tp rank, d_q/t", "dims.q_lora_rank / tp"),
+    "d_c": ("width of the key-value latent", "dims.kv_lora_rank"),
+    "k": ("width of a head's query and key without position", "dims.qk_nope_head_dim"),
+    "r": ("width of a head's rotated query and key", "dims.qk_rope_head_dim"),
+    "kv_part": ("columns of latent and rope key on one tp rank, (d_c+r)/t", "(kv_lora_rank + qk_rope_head_dim) / tp"),
+    "v": ("width of a head's value", "dims.v_head_dim"),
+    "f": ("width of a dense MLP on one rank", "intermediate_size / tp"),
+    "V": ("vocabulary rows on one rank", "vocab_size / tp, padded"),
+    "V_all": ("vocabulary rows of all ranks together, without padding", "vocab_size"),
+    "q": ("positions of one chunk of the loss", "seq_len / sp * micro_batch / loss_chunks, rounded up"),
+    "E": ("ranks that share the experts", "ep"),
+    "e": ("experts", "num_routed_experts"),
+    "T": ("ranks that share each expert", "etp"),
+    "c": ("experts of one rank, e/E", "num_routed_experts / ep"),
+    "K": ("experts per token", "num_experts_per_token"),
+    "R": ("rows that reach one rank over ep", "routed, with their imbalance"),
+    "w": ("rows that go to each expert rank", "rows * num_experts_per_token / ep, rounded up"),
+    "z": ("rows that the experts of one rank send back to each rank of ep, R/E rounded up", "R / ep, rounded up"),
+    "g": ("width of an expert on one rank", "moe_intermediate_size / etp"),
+    "m": ("width of the shared experts on one tp rank, 0 without any", "num_shared_experts * width / tp"),
+    "j": ("columns of a multi-token-prediction projection on one tp rank, h/t", "dims.hidden / tp"),
+    "D": ("tokens that the experts of one rank receive, each once", "routed, by deepep or hybridep"),
+    "a": ("tokens that go to each expert rank, each once, D/E rounded up", "routed, by deepep or hybridep"),
+    "B": ("bytes that the token mixer of a layer without MLA keeps", "facts.other_layer_bytes"),
+    "I": ("bytes that the indexer of one layer keeps", "facts.indexer_layer_bytes"),
+    "r_half": ("half of r, which RoPE turns as one", "dims.qk_rope_head_dim / 2"),
+    "s_half": ("half of s, one of two chunks of the sequence that a rank holds", "seq_len / sp / 2"),
+}
+# dims that are one tp rank's part of a width: a weight with one of them is divided
+TP_PARTS = frozenset({"n", "l", "d_q_part", "kv_part", "f", "V", "m", "j"})
+# widths that a kernel fixes, such as the last dim of Ascend's softmax statistics
+CONSTANTS: dict[str, int] = {"1": 1, "2": 2, "3": 3, "8": 8}
+
+Atoms = tuple[str, ...]
+Stride = Atoms | None  # None: an expanded axis, stride zero
+
+
+class Axis(NamedTuple):
+    """One dim of a tensor and the stride along it."""
+
+    name: str
+    stride: Stride
+
+
+Layout = tuple[Axis, ...]
+
+
+class Facts:
+    """What the structure of a program may depend on: which dims are absent and which are one, nothing else.
+
+    ones: base symbols whose value is 1. zeros: symbols whose value is 0 (r without RoPE, d_q without a query latent).
+    heads_divided: whether a scheme divides the heads over the ranks (then n = l*P, otherwise n is a base symbol).
+    rows_divided: whether tensor parallelism divides the sequence between its regions (then s = u*t, otherwise u is s).
+    Equal facts are one object (`facts`), so what is derived from dims is worked out once.
+    """
+
+    __slots__ = ("_atoms", "_elements", "_layouts", "alike", "heads_divided", "ones", "rows_divided", "zeros")
+
+    def __init__(
+        self,
+        ones: frozenset[str] = frozenset(),
+        zeros: frozenset[str] = frozenset(),
+        heads_divided: bool = True,
+        rows_divided: bool = False,
+    ) -> None:
+        self.ones = ones
+        self.zeros = zeros
+        self.heads_divided = heads_divided
+        self.rows_divided = rows_divided
+        self._atoms: dict[str, Atoms] = {}
+        self._elements: dict[tuple[str, ...], Polynomial] = {}
+        self._layouts: dict[tuple[str, ...], Layout] = {}
+        self.alike: dict[tuple[Layout, ...], Layout] = {}  # what `layout.like` found
+
+    @property
+    def exchanged(self) -> bool:
+        """Whether more than one rank shares the sequence."""
+        return "P" not in self.ones
+
+    @property
+    def rows(self) -> str:
+        """The dim of positions outside the regions of tensor parallelism: u, which is s where nothing divides it."""
+        return "u" if self.rows_divided else "s"
+
+    @property
+    def experts_divided(self) -> bool:
+        """Whether more than one rank shares the experts."""
+        return "E" not in self.ones
+
+    @property
+    def experts_split(self) -> bool:
+        """Whether more than one rank shares each expert."""
+        return "T" not in self.ones
+
+    def words(self) -> str:
+        """The key in words, as formulas print it: 'sp > 1, more than one head per rank'."""
+        heads = "head per rank" if self.heads_divided else "head"
+        parts = ["sp > 1" if self.exchanged else "sp = 1"]
+        parts.append(f"one {heads}" if self._one_head() else f"more than one {heads}")
+        parts.append("one sequence per micro-batch" if "b" in self.ones else "more than one sequence per micro-batch")
+        parts += ["one position per rank"] * ("s" in self.ones)
+        parts += ["no query latent"] * ("d_q" in self.zeros) + ["no rotated part"] * ("r" in self.zeros)
+        return ", ".join(parts)
+
+    def _one_head(self) -> bool:
+        return ("l" if self.heads_divided else "n") in self.ones
+
+    def present(self, name: str) -> str:
+        """The dim without its absent parts: k+r is k where r is 0."""
+        return "+".join(part for part in name.split("+") if part not in self.zeros)
+
+    def factors(self, name: str) -> tuple[str, ...]:
+        """The base factors of a dim: S is (P, s), k+r is one factor of its own."""
+        if name == "S":
+            return ("P", *self.factors("s"))
+        if name == "s" and self.rows_divided:
+            return ("t", "u")
+        if name == "n" and self.heads_divided:
+            return ("P", "l")
+        return (name,)
+
+    def atoms(self, name: str) -> Atoms:
+        """The factors that are not known to be one: the alphabet of strides. Empty for a dim of size one."""
+        found = self._atoms.get(name)
+        if found is None:
+            found = self._atoms[name] = tuple(factor for factor in self.factors(name) if factor not in self.ones)
+        return found
+
+    def row_major(self, names: tuple[str, ...]) -> Layout:
+        """The dims with their strides where the last varies fastest."""
+        found = self._layouts.get(names)
+        if found is None:
+            found = self._layouts[names] = self._row_major(names)
+        return found
+
+    def _row_major(self, names: tuple[str, ...]) -> Layout:
+        axes: list[Axis] = []
+        inner: Atoms = ()
+        for name in reversed(names):
+            axes.append(Axis(name, inner))
+            inner = tuple(sorted(inner + self.atoms(name)))
+        return tuple(reversed(axes))
+
+    def is_one(self, name: str) -> bool:
+        """Whether the dim has size one."""
+        return not self.atoms(name)
+
+    def size(self, name: str) -> Polynomial:
+        """Elements along the dim."""
+        return self.elements((name,))
+
+    def elements(self, names: tuple[str, ...]) -> Polynomial:
+        """Elements of a tensor with these dims."""
+        found = self._elements.get(names)
+        if found is None:
+            found = product(_factor_size(factor) for name in names for factor in self.factors(name))
+            self._elements[names] = found
+        return found
+
+
+@cache
+def facts(
+    ones: frozenset[str] = frozenset(),
+    zeros: frozenset[str] = frozenset(),
+    heads_divided: bool = True,
+    rows_divided: bool = False,
+) -> Facts:
+    """The facts, one object for equal arguments."""
+    return Facts(ones, zeros, heads_divided, rows_divided)
+
+
+@cache
+def _factor_size(factor: str) -> Polynomial:
+    return total(
+        Polynomial.constant(CONSTANTS[part]) if part in CONSTANTS else Polynomial.symbol(part)
+        for part in factor.split("+")
+    )
+
+
+def rank_share(facts: Facts, rows: tuple[str, ...], outer: tuple[str, ...]) -> Polynomial:
+    """Twice the multiply-adds of rows [s .. inner] times a weight [outer inner] that the maths asks of this rank.
+
+    What other tp ranks do as well is theirs in equal parts: a weight that is whole on each of them makes the same of
+    all gathered positions s, so this rank's share is u of them. Padded rows of the vocabulary are nobody's.
+    """
+    dims, padded = (*rows, *outer), "V" in outer
+    divided = not padded and any(part in TP_PARTS for dim in dims for part in dim.split("+"))
+    if facts.rows_divided and not divided:
+        dims = tuple("u" if dim == "s" else dim for dim in dims)
+    return facts.elements(tuple("V_all" if dim == "V" else dim for dim in dims)) * 2
+
+
+def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int]:
+    """Values for the base symbols, from S, P, b, the widths, n (heads of one tp rank), and t where it is above 1.
+
+    Raises:
+        ValueError: ranks do not divide S, or n where the heads are divided (a plan refuses these first, by name).
+
+    """
+    ranks, parts = values["P"], values["P"] * values.get("t", 1)
+    if values["S"] % parts or (heads_divided and values["n"] % ranks):
+        raise ValueError(f"{parts} ranks do not divide S = {values['S']}, or {ranks} not n = {values['n']}")
+    base = {name: value for name, value in values.items() if name != "S"}
+    base["s"] = values["S"] // ranks
+    base["u"] = values["S"] // parts
+    base["r_half"] = values["r"] // 2
+    base["s_half"] = base["s"] // 2
+    base["P_others"] = ranks - 1
+    if heads_divided:
+        base["l"] = values["n"] // ranks
+    return base
+
+
+_WIDTHS = ("h", "d_q", "d_q_part", "d_c", "k", "r", "kv_part", "v", "r_half", "f", "V", "g", "m")
+_COUNTED = ("P", "s", "t", "u", "b", *_WIDTHS, "q", "e", "c", "K", "R")
+
+
+def facts_of(base: Mapping[str, int], heads_divided: bool) -> Facts:
+    """The facts that hold for these base values."""
+    ones = frozenset(name for name in (*_COUNTED, "l" if heads_divided else "n") if base.get(name) == 1)
+    zeros = frozenset(name for name in ("d_q", "r", "m") if base.get(name, 0) == 0)
+    alone = {symbol for symbol in ("E", "T") if base.get(symbol, 1) == 1}
+    return facts(ones | alone, zeros, heads_divided, base.get("t", 1) > 1)
+
+
+def declared(names: Iterable[str]) -> tuple[str, ...]:
+    """Dims (or the symbols of a monomial) as formulas print them: S and n where P meets s and l, in declared order."""
+    found = list(names)
+    for local, whole in (("s", "S"), ("l", "n")):
+        while "P" in found and local in found:
+            found.remove("P")
+            found.remove(local)
+            found.append(whole)
+    order = {name: at for at, name in enumerate(SYMBOLS)}
+    return tuple(sorted(found, key=lambda name: order.get(name, len(order))))
+
+
+def product_text(factors: Sequence[str]) -> str:
+    """Factors as a product: numbers, symbols with powers, sums in brackets."""
+    powers = {factor: factors.count(factor) for factor in factors}
+    return "*".join(_power(factor, count) for factor, count in powers.items())
+
+
+def _power(factor: str, count: int) -> str:
+    text = f"({factor})" if "+" in factor or "-" in factor else factor
+    return text if count == 1 else f"{text}^{count}"

@@ -1,0 +1,132 @@
+"""Attention that exchanges keys and values inside its own call, as Transformer Engine does under context parallelism.
+
+Read in source, not run: NVIDIA/TransformerEngine@d0067d0da6cb
+transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py, bf16, layout s b n d, causal, without
+padding. A rank holds two chunks of the sequence, one from each end, so that masked work is shared evenly.
+"""
+
+from __future__ import annotations
+
+from mla_cost.language.machine import FusedCall, Gradients, Machine, Tensor
+from mla_cost.language.polynomial import Polynomial
+from mla_cost.language.rules.exchange import SEQUENCE, recorded
+
+Dims = tuple[str, ...]
+
+
+def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """query [s b n k+r], key alike and value [s b n v] to [s b n v]: keys and values go round, point to point.
+
+    Forward holds what every step received and made until it returns; the last rank makes whole outputs in all steps and
+    needs most. Kept: the query, what the last step received (as large as the rank's own keys and values, which are not
+    kept), the output and fp32 log-sum-exp. Backward sends keys and values round again, with their gradients behind
+    them, between two buffers; what it hands back are parts of one. AttnFuncWithCPAndKVP2P, lines 1356-2972.
+    """
+    sent: Dims = (*key.dims[:-1], f"{key.dims[-1]}+{value.dims[-1]}")
+    kept = machine.new(f"{key.label} and {value.label} of the last step", sent, key.dtype)
+    others = machine.new(f"{key.label} and {value.label} of the other steps", ("P_others", *sent), key.dtype)
+    _passed_on(machine, f"{key.label} and {value.label}", sent, key.dtype)
+    steps = machine.new(f"{label} of the steps", ("S", *query.dims[1:-1], value.dims[-1]), query.dtype)
+    rows = machine.new(f"{label} log-sum-exp of the steps", ("b", "n", "S"), "fp32")
+    scores, output = _products(machine, query, value)
+    machine.flops(scores + output, attention=True, skips_masked=True)
+    machine.timeline.fused_calls.append(FusedCall(query.dims, key.dims, value.dims))
+    result = machine.new(label, (*query.dims[:-1], value.dims[-1]), query.dtype)
+    statistics = machine.new("log-sum-exp", ("b", "n", "s"), "fp32")
+    del others, steps, rows
+    made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in (query, key, value)]
+    names = (key.label, value.label)
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        given = _whole(machine, label, gradients[0])
+        of_query = machine.new(*made[0])
+        sending, receiving = (
+            machine.new(f"{names[0]} and {names[1]} with their gradients, {buffer}", ("2", *sent), made[1][2])
+            for buffer in ("one buffer", "the other")
+        )
+        for what in ("", "gradient of "):
+            _passed_on(machine, f"{what}{names[0]} and {names[1]}", sent, made[1][2])
+        machine.flops((scores + output) * 2, recomputed=scores, attention=True, skips_masked=True)
+        step = [machine.new(f"{name} of a step", dims, dtype) for name, dims, dtype in made]
+        machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
+        del step, sending, given
+        parts = [machine.view(receiving, machine.facts.row_major(dims)) for _, dims, _ in made[1:]]
+        for part, (name, _, _) in zip(parts, made[1:], strict=True):
+            part.label = name
+        return [of_query, *parts]
+
+    machine.attach([result], [query, key, value], backward, saved=[query, kept, result, statistics])
+    return result
+
+
+def gathered_attention(machine: Machine, label: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """query [s b n k+r], key alike and value [s b n v] to [s b n v]: all keys and values on every rank, twice.
+
+    Forward gathers them and puts the chunks in order, and attends in two steps of half the queries each. Kept: query,
+    key and value as they were given, the output and fp32 log-sum-exp. Backward gathers and orders again, sums what two
+    steps make for s + S positions and half of s more, orders that and scatters it. What steps see depends on the rank;
+    taken is the first, whose steps see the first chunk and all. AttnFuncWithCPAndKVAllGather, lines 3014-4167.
+    """
+    given = (query, key, value)
+    gathered = _in_order(machine, (key, value))
+    result = machine.new(label, (*query.dims[:-1], value.dims[-1]), query.dtype)
+    spare = machine.new(f"{label}, never written", result.dims, result.dtype)
+    scores, output = _products(machine, query, value)
+    half: Dims = ("s_half", *query.dims[1:])
+    steps, statistics = [], []
+    for step in ("first", "second"):
+        steps.append(machine.new(f"{label} of the {step} half", (*half[:-1], value.dims[-1]), query.dtype))
+        statistics.append(machine.new(f"log-sum-exp of the {step} half", ("b", "n", "s_half"), "fp32"))
+    machine.flops(scores + output, attention=True, skips_masked=True)
+    machine.timeline.fused_calls.append(FusedCall(half, gathered[0].dims, gathered[1].dims))
+    del gathered, spare, steps
+    made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in given]
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        whole = _whole(machine, label, gradients[0])
+        results: list[Tensor | None] = [machine.new(*made[0])]
+        sums = [machine.new(f"{name}, all positions", ("S", *dims[1:]), dtype) for name, dims, dtype in made[1:]]
+        gathered = _in_order(machine, given[1:])
+        steps = []
+        for positions in ("s_half", "S"):
+            steps.append(machine.new(f"{made[0][0]} of a step", half, made[0][2]))
+            steps += [machine.new(f"{name} of a step", (positions, *dims[1:]), dtype) for name, dims, dtype in made[1:]]
+        machine.flops((scores + output) * 2, recomputed=scores, attention=True, skips_masked=True)
+        machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
+        for at, (name, _, _) in enumerate(made[1:]):
+            sums[at] = machine.copy(sums[at], f"{name}, as ranks hold it")
+        for name, dims, dtype in made[1:]:
+            results.append(machine.new(name, dims, dtype))
+            recorded(machine, "reduce_scatter", SEQUENCE, name, ("S", *dims[1:]), dtype, dims)
+            sums.pop(0)
+        del whole, gathered, steps
+        return results
+
+    machine.attach([result], list(given), backward, saved=[*given, result, *statistics])
+    return result
+
+
+def _passed_on(machine: Machine, label: str, sent: Dims, dtype: str) -> None:
+    """What a rank hands to the next one, once for every other rank."""
+    recorded(machine, "point_to_point", SEQUENCE, label, ("P_others", *sent), dtype, sent)
+
+
+def _in_order(machine: Machine, given: tuple[Tensor, ...]) -> list[Tensor]:
+    """All ranks' positions of each tensor, gathered and then copied into the order of the sequence."""
+    found = []
+    for tensor in given:
+        found.append(machine.new(f"{tensor.label} gathered", ("S", *tensor.dims[1:]), tensor.dtype))
+        recorded(machine, "all_gather", SEQUENCE, tensor.label, tensor.dims, tensor.dtype, tensor.dims)
+    for at, tensor in enumerate(given):
+        found[at] = machine.copy(found[at], f"{tensor.label} in order")
+    return found
+
+
+def _whole(machine: Machine, label: str, gradient: Tensor | None) -> Tensor:
+    assert gradient is not None
+    return gradient if machine.is_contiguous(gradient) else machine.copy(gradient, f"gradient of {label} copy")
+
+
+def _products(machine: Machine, query: Tensor, value: Tensor) -> tuple[Polynomial, Polynomial]:
+    size = machine.facts.elements
+    return size((*query.dims, "S")) * 2, size((*query.dims[:-1], value.dims[-1], "S")) * 2

@@ -1,0 +1,120 @@
+"""A mixture of experts: the router, the rows that travel to the experts and back, and products by groups of rows."""
+
+from __future__ import annotations
+
+from mla_cost.language.machine import Gradients, Machine, Tensor
+from mla_cost.language.rules.exchange import to_expert_ranks
+from mla_cost.language.strides import can_view
+
+
+def router(machine: Machine, label: str, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """logits [u b e] to fp32 weights [u b K] and the int64 experts chosen, which need no gradient.
+
+    Keeps the fp32 scores [u b e], the weights and the choice.
+    """
+    rows = logits.dims[:-1]
+    scores = machine.new(f"{label} scores", logits.dims, "fp32")
+    weights = machine.new(label, (*rows, "K"), "fp32")
+    chosen = machine.new(f"{label} choice", (*rows, "K"), "int64")
+    name, dims, dtype = logits.label, logits.dims, logits.dtype
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        del gradients
+        return [machine.new(f"gradient of {name}", dims, dtype)]
+
+    machine.attach([weights], [logits], backward, saved=[scores, weights, chosen])
+    return weights, chosen
+
+
+def permute(machine: Machine, label: str, tokens: Tensor) -> Tensor:
+    """tokens [u b h] to one row for every expert chosen, [u b K h]. Keeps an int32 map of the rows."""
+    *rows, hidden = tokens.dims
+    result = machine.new(label, (*rows, "K", hidden), tokens.dtype)
+    row_map = machine.new(f"{label} map", (*rows, "K"), "int32")
+    name, dims, dtype = tokens.label, tokens.dims, tokens.dtype
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        del gradients
+        return [machine.new(f"gradient of {name}", dims, dtype)]
+
+    machine.attach([result], [tokens], backward, saved=[row_map])
+    return result
+
+
+def unpermute(machine: Machine, label: str, rows: Tensor, weights: Tensor) -> Tensor:
+    """rows [u b K h] times weights, summed to [u b h]. Keeps the rows, the weights and an int32 map that it makes."""
+    result = machine.new(label, (*rows.dims[:-2], rows.dims[-1]), rows.dtype)
+    row_map = machine.new(f"{label} map", weights.dims, "int32")
+    made = [(f"gradient of {tensor.label}", tensor.dims, tensor.dtype) for tensor in (rows, weights)]
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        del gradients
+        return [machine.new(*item) for item in made]
+
+    machine.attach([result], [rows, weights], backward, saved=[rows, weights, row_map])
+    return result
+
+
+def to_experts(machine: Machine, label: str, rows: Tensor) -> Tensor:
+    """Rows of this rank's tokens [u b K h] to the rows of its experts [R h], by all-to-all."""
+    return _moved(machine, label, rows, ("R", rows.dims[-1]))
+
+
+def from_experts(machine: Machine, label: str, rows: Tensor) -> Tensor:
+    """Rows of this rank's experts [R h] back to its tokens [u b K h], by all-to-all."""
+    return _moved(machine, label, rows, (machine.facts.rows, "b", "K", rows.dims[-1]))
+
+
+def _moved(machine: Machine, label: str, rows: Tensor, dims: tuple[str, ...]) -> Tensor:
+    result = _received(machine, label, rows, dims)
+    name, back = rows.label, rows.dims
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        gradient = gradients[0]
+        assert gradient is not None
+        return [_received(machine, f"gradient of {name}", gradient, back)]
+
+    machine.attach([result], [rows], backward)
+    return result
+
+
+def _received(machine: Machine, label: str, rows: Tensor, dims: tuple[str, ...]) -> Tensor:
+    received = machine.new(label, dims, rows.dtype)
+    to_expert_ranks(machine, label, rows)
+    return received
+
+
+def reorder(machine: Machine, label: str, rows: Tensor) -> Tensor:
+    """The rows in another order: a copy each way; the order is a table."""
+    result = machine.copy(rows, label)
+    name = rows.label
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        gradient = gradients[0]
+        assert gradient is not None
+        return [machine.copy(gradient, f"gradient of {name}")]
+
+    machine.attach([result], [rows], backward)
+    return result
+
+
+def grouped_linear(machine: Machine, label: str, rows: Tensor, weight: Tensor) -> Tensor:
+    """Rows [.. in] times each its expert's part of weight [c out in]. Keeps the rows; the weight's gradient first."""
+    outer = weight.dims[1]
+    result = machine.new(label, (*rows.dims[:-1], outer), rows.dtype)
+    count = machine.facts.elements((*rows.dims, outer)) * 2
+    machine.flops(count)
+    made = [(f"gradient of {tensor.label}", tensor.dims, tensor.dtype) for tensor in (weight, rows)]
+    split = len(rows.dims) - 1
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        gradient = gradients[0]
+        assert gradient is not None
+        machine.flops(count * 2)
+        if not can_view(machine.facts, (gradient.axes[:split], gradient.axes[split:])):
+            gradient = machine.copy(gradient, f"gradient of {label} copy")
+        of_weight, of_rows = (machine.new(*item) for item in made)
+        return [of_rows, of_weight]
+
+    machine.attach([result], [rows, weight], backward, saved=[rows, weight])
+    return result

@@ -1,0 +1,1 @@
+"""Ranks and who does what: degrees, groups, placement of layers, schedules."""

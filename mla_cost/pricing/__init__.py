@@ -1,0 +1,1 @@
+"""One plan priced: programs compiled and resolved, stages, traffic, verdict, what-ifs."""

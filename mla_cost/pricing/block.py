@@ -1,0 +1,140 @@
+"""A program evaluated at a point: one block, or a stack of equal blocks."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from mla_cost.declared.kernels import KERNELS
+from mla_cost.language.dims import Facts
+from mla_cost.language.evaluate import FENCE, Evaluation, FenceError, Walk, account_of
+from mla_cost.language.machine import FusedCall
+from mla_cost.language.program import FusedShape, ProgramError
+from mla_cost.language.workspace import kinds_of
+from mla_cost.pricing.compile import Key, timeline
+from mla_cost.pricing.resolve import Illegal, Point
+
+
+class Figures(NamedTuple):
+    """The figures of `layers` equal blocks at a point, for one family's kernel workspace. All bytes, one rank.
+
+    seen: as torch's dispatcher shows one block. allocated: as an allocator does, without the parameters.
+    """
+
+    point: Point
+    at: Evaluation
+    layers: int
+    kinds: frozenset[str]
+    seen: Walk
+    allocated: Walk
+    saved_bytes: int
+    peak_bytes: int
+    parameter_bytes: int
+    gradient_bytes: int
+    allocated_peak_bytes: int
+
+
+def evaluation(point: Point) -> Evaluation:
+    """The program of a point at its values.
+
+    Raises:
+        Illegal: no program exists, or a size leaves the range in which every evaluator is exact.
+
+    """
+    try:
+        account = account_of(timeline(point.key))
+        values = dict(point.values)
+        for call in account.timeline.fused_calls:
+            values["fused_workspace"] = point.kernel.workspace(fused_shape(point.key.facts, call, values))
+        return Evaluation(account, values)
+    except ProgramError as error:
+        raise Illegal(f"{error}{_kernel_way_out(point)}") from None
+    except FenceError as error:
+        raise too_large(error) from None
+
+
+def _kernel_way_out(point: Point) -> str:
+    others = [kernel.name for kernel in KERNELS.values() if kernel.shared_text is not None]
+    return f"; kernels that take this form: {', '.join(others)}" if point.kernel.shared_text is None else ""
+
+
+def too_large(error: FenceError) -> Illegal:
+    """The refusal of bytes that not every evaluator would give exactly."""
+    return Illegal(f"{error}: bytes are exact below 2^53 only; make the plan smaller")
+
+
+def fused_shape(facts: Facts, call: FusedCall, values: dict[str, int]) -> FusedShape:
+    """The sizes that a fused kernel is called with."""
+
+    def dim(name: str) -> int:
+        return facts.size(name).at(values)
+
+    queries, batch, heads, qk = (dim(name) for name in call.query)
+    key_heads = dim(call.key[2]) if len(call.key) == 4 else 1
+    return FusedShape(batch, heads, key_heads, queries, dim(call.key[0]), qk, dim(call.value[-1]))
+
+
+def figures(point: Point, family: str, layers: int = 1) -> Figures:
+    """The figures of a stack of `layers` equal blocks.
+
+    Raises:
+        Illegal: as `evaluation`.
+
+    """
+    try:
+        return _figures(point, evaluation(point), kinds_of(family), layers)
+    except FenceError as error:
+        raise too_large(error) from None
+
+
+def _figures(point: Point, at: Evaluation, kinds: frozenset[str], layers: int) -> Figures:
+    seen, allocated = at.walk(), at.walk_allocated(kinds)
+    held, gradients = layers * at.parameter_bytes(), at.gradient_bytes()
+    peak, allocated_peak = seen.peak.bytes, allocated.peak.bytes
+    if layers > 1:
+        inner = evaluation(_inner(point))
+        kept = seen.after_forward - at.bytes_of(0)
+        peak = _stack_peak(seen, inner.walk(), kept, layers)
+        allocated_peak = _stack_allocated_peak(allocated, inner.walk_allocated(kinds), kept, gradients, layers)
+    if max(held + allocated_peak, peak) >= FENCE:
+        raise FenceError(f"{layers} blocks")
+    return Figures(
+        point=point,
+        at=at,
+        layers=layers,
+        kinds=kinds,
+        seen=seen,
+        allocated=allocated,
+        saved_bytes=layers * at.saved_bytes(),
+        peak_bytes=peak,
+        parameter_bytes=held,
+        gradient_bytes=layers * gradients,
+        allocated_peak_bytes=held + allocated_peak,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _inner_key(key: Key) -> Key:
+    return key._replace(input_held=False)
+
+
+def _inner(point: Point) -> Point:
+    """A block whose input nobody else holds: every block of a stack but the first."""
+    return point._replace(key=_inner_key(point.key))
+
+
+def _stack_peak(first: Walk, inner: Walk, kept: int, layers: int) -> int:
+    """Forward piles up what each block keeps, so the last block is where the peak lies, or else the first.
+
+    kept: what a block adds to the pile, its output (the next block's input) included.
+    """
+    return max(first.peak.bytes, (layers - 1) * kept + inner.peak.bytes)
+
+
+def _stack_allocated_peak(first: Walk, inner: Walk, kept: int, gradients: int, layers: int) -> int:
+    """In backward the pile falls block by block while gradients of weights rise: linear, so an end is the largest.
+
+    The ends are the last block and the first, which alone holds its input and so is at least the second.
+    """
+    last = (layers - 1) * kept + inner.peak.bytes
+    return max(last, first.forward.bytes, first.backward.bytes + (layers - 1) * gradients)

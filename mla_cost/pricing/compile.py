@@ -1,0 +1,291 @@
+"""Runs a program once per structural key and folds what it left behind into polynomials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache, partial
+from typing import Final, NamedTuple
+
+from mla_cost.declared.forms import FORMS
+from mla_cost.declared.kernels import KERNELS
+from mla_cost.declared.layers import (
+    EXPERT_PARALLEL,
+    EXPERT_TENSOR_PARALLEL,
+    FROM_SEVERAL_RANKS,
+    LAYERS,
+    TENSOR_PARALLEL,
+)
+from mla_cost.declared.profiles import PROFILES
+from mla_cost.declared.schemes import SCHEMES
+from mla_cost.language import recompute
+from mla_cost.language.dims import Facts, facts
+from mla_cost.language.machine import PROGRAMS, Machine, Tensor, Timeline
+from mla_cost.language.polynomial import Polynomial, total
+from mla_cost.language.program import Block, Drop, Exchange, Form, If, Op, Pair, Parameter, Piece, Result, Return, parse
+from mla_cost.language.rules import Call, readable, rule
+
+ATTENTION: Final = "attend"  # the op that a kernel's piece stands for
+EXPERTS: Final = "experts"  # the piece of every layer that has any
+RANK_EXPERTS: Final = "c"
+EXPERT_AXES: Final = frozenset({"E", "T"})  # the ranks that share the experts, and each of them
+
+
+class Key(NamedTuple):
+    """Everything the structure of a program depends on. Equal keys share one compiled timeline."""
+
+    form: str
+    scheme: str
+    kernel: str
+    facts: Facts
+    dtype: str
+    v_layout: str = "view"
+    value_padding: str = "none"
+    attention_layout: str = "sbnd"
+    softmax_dtype: str = "activation"
+    mask: str = "none"
+    names: str = "rebound"
+    norm: str = "fused"
+    layer: str = "attention"
+    remat: str = "none"
+    input_held: bool = True
+    gradient_held: bool = False
+    output_held: bool = False
+    idle_mlp: str = "none"
+    profile: str = "reference"
+    dispatcher: str = "alltoall"
+    shared_overlap: str = "off"
+    rope_fusion: str = "on"
+    cross_entropy: str = "native"
+    down_projections: str = "replicated"
+    mixer: str = "mla"
+    indexer: str = "none"
+
+    def settings(self) -> dict[str, str]:
+        """What program texts can ask about."""
+        return {
+            "v_layout": self.v_layout,
+            "value_padding": self.value_padding,
+            "softmax_dtype": self.softmax_dtype,
+            "mask": self.mask,
+            "names": self.names,
+            "idle_mlp": self.idle_mlp,
+            "norm": self.norm,
+            "dispatcher": self.dispatcher,
+            "shared_overlap": self.shared_overlap,
+            "rope_fusion": self.rope_fusion,
+            "cross_entropy": self.cross_entropy,
+            "down_projections": self.down_projections,
+            "mixer": self.mixer,
+            "indexer": self.indexer,
+        }
+
+
+def form_of(name: str) -> Form:
+    """The maths of a form; a named pair is the maths it is made of."""
+    form = FORMS[name]
+    if isinstance(form, Pair):
+        return form_of(form.form)
+    return form
+
+
+@lru_cache(maxsize=PROGRAMS)
+def timeline(key: Key) -> Timeline:
+    """Forward and backward of one block, compiled once per key; keys whose programs are the same share it."""
+    same = reduced(key)
+    return _Run(key).timeline(backward=True) if same == key else timeline(same)
+
+
+@lru_cache(maxsize=8 * PROGRAMS)
+def reduced(key: Key) -> Key:
+    """The key of the same program without what its text never comes to.
+
+    Layers without attention have no form and no kernel, layers without experts nobody to share them with, and a policy
+    that wraps no piece of a layer drops nothing. How many experts a rank has is a size of weights alone, but for an
+    implementation that sorts the rows of several.
+    """
+    run = _Run(key)
+    reached = run.reached()
+    wrapped = reached if run.layer.recomputed else frozenset()
+    policy = [name for name in key.remat.split("+") if wrapped & (recompute.pieces(name) | recompute.discarded(name))]
+    found = key._replace(remat="+".join(policy) or "none")
+    known = key.facts
+    sorts = EXPERTS in reached and bool(PROFILES[key.profile].texts)
+    ones = known.ones - (frozenset() if sorts else {RANK_EXPERTS}) | (
+        frozenset() if EXPERTS in reached else EXPERT_AXES
+    )
+    found = found._replace(facts=facts(ones, known.zeros, known.heads_divided, known.rows_divided))
+    if ATTENTION in reached:
+        return found
+    form, scheme, kernel = (next(iter(known)) for known in (FORMS, SCHEMES, KERNELS))
+    return found._replace(form=form, scheme=scheme, kernel=kernel, names="rebound")
+
+
+@lru_cache(maxsize=8 * PROGRAMS)
+def saved(key: Key) -> Polynomial:
+    """Bytes kept between forward and backward: forward alone, which is less to compile."""
+    run = _Run(key).timeline(backward=False)
+    return total(allocation.size for allocation in run.allocations if allocation.saved)
+
+
+def _moves(key: Key) -> dict[str, str]:
+    """What crosses ranks at the points of a program."""
+    facts = key.facts
+    found: dict[str, str] = dict(SCHEMES[key.scheme].moves) if facts.exchanged else {}
+    for holds, moves in (
+        (facts.rows_divided, TENSOR_PARALLEL),
+        (facts.experts_divided, EXPERT_PARALLEL),
+        (facts.experts_split, EXPERT_TENSOR_PARALLEL),
+        (facts.experts_divided or facts.experts_split, FROM_SEVERAL_RANKS),
+    ):
+        found.update(moves if holds else {})
+    return found
+
+
+class _Run:
+    """One execution of a program on the abstract machine."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.layer = LAYERS[key.layer]
+        replaced = PROFILES[key.profile].pieces(key.layer)
+        self.pieces: Mapping[str, Piece] = {**form_of(key.form).pieces, **parse(self.layer.text), **replaced}
+        self.moves = _moves(key)
+        self.settings = key.settings()
+        self.checkpointed = recompute.pieces(key.remat) if self.layer.recomputed else frozenset()
+        self.discarded = recompute.discarded(key.remat) if self.layer.recomputed else frozenset()
+        self.machine = Machine(key.facts, key.dtype)
+        self.reentrant = PROFILES[key.profile].reentrant
+        self.parameters: dict[str, Tensor] = {}
+
+    def timeline(self, backward: bool) -> Timeline:
+        machine = self.machine
+        inputs = [machine.input("x", (self.key.facts.rows, "b", "h"))] if self.layer.takes_input else []
+        y = self._call(self.pieces[self.layer.whole], list(inputs))[0]
+        if not self.key.input_held:
+            inputs.clear()
+        edge, dims = y.edge, y.dims
+        assert edge is not None
+        machine.timeline.forward_events = len(machine.timeline.events)
+        machine.mark_saved(edge)
+        outputs = [y] if self.key.output_held else []  # by whoever called
+        del y
+        if backward:
+            held: list[Tensor] = []  # by whoever received it
+            machine.backward(edge, lambda: self._gradient(dims, held))
+        machine.closed = True
+        outputs.clear()
+        return machine.timeline
+
+    def reached(self) -> frozenset[str]:
+        """The names of the pieces that run, that of the kernel among them."""
+        found, waiting = {self.layer.whole}, [self.layer.whole]
+        while waiting:
+            piece = self.pieces.get(waiting.pop())
+            new = set(self._called(piece.body)) - found if piece is not None else set()
+            found |= new
+            waiting += new
+        return frozenset(found)
+
+    def _called(self, block: Block) -> Iterator[str]:
+        for statement in block:
+            if isinstance(statement, If):
+                yield from self._called(statement.then if self._holds(statement) else statement.otherwise)
+            elif isinstance(statement, Op) and (statement.name in self.pieces or statement.name == ATTENTION):
+                yield statement.name
+
+    def _gradient(self, dims: tuple[str, ...], held: list[Tensor]) -> Tensor:
+        """The gradient that the output is handed, kept in `held` where its receiver goes on holding it."""
+        gradient = self.machine.new("gradient of output", dims) if dims else self.machine.uncounted("1")
+        if self.key.gradient_held:
+            held.append(gradient)
+        return gradient
+
+    def _call(self, piece: Piece, arguments: list[Tensor]) -> list[Tensor]:
+        if piece.name in self.checkpointed:
+            return self.machine.checkpoint(partial(self._body, piece), arguments, reentrant=self.reentrant)
+        if piece.name in self.discarded:
+            return self.machine.checkpoint(partial(self._body, piece), arguments, discards=True)
+        return self._body(piece, arguments)
+
+    def _body(self, piece: Piece, arguments: list[Tensor]) -> list[Tensor]:
+        names = dict(zip(piece.parameters, arguments, strict=True))
+        arguments.clear()
+        returned = self._block(piece.body, names)
+        if returned is None:
+            raise ValueError(f"{piece.name} returns nothing")
+        return returned
+
+    def _block(self, block: Block, names: dict[str, Tensor]) -> list[Tensor] | None:
+        for statement in block:
+            if isinstance(statement, Return):
+                return [names[name] for name in statement.names]
+            if isinstance(statement, If):
+                returned = self._block(statement.then if self._holds(statement) else statement.otherwise, names)
+                if returned is not None:
+                    return returned
+            elif isinstance(statement, Exchange):
+                self._exchange(statement, names)
+            elif isinstance(statement, Drop):
+                for name in statement.names:
+                    del names[name]
+            else:
+                self._bind(names, statement.results, self._run(statement, names))
+        return None
+
+    def _holds(self, condition: If) -> bool:
+        if condition.value is None:
+            holds = condition.name not in self.key.facts.zeros
+        else:
+            holds = self.settings[condition.name] == condition.value
+        return holds is not condition.negated
+
+    @staticmethod
+    def _bind(names: dict[str, Tensor], results: tuple[Result, ...], tensors: list[Tensor]) -> None:
+        for result in results:
+            names[result.name] = tensors.pop(0)
+
+    def _run(self, op: Op, names: dict[str, Tensor]) -> list[Tensor]:
+        given = [self._argument(argument, names) for argument in op.arguments]
+        if op.name in {"parameter", "same"}:
+            return given
+        if op.name == ATTENTION:
+            return self._call(self._attention(shared=len(given[1].axes) == 3), given)
+        piece = self.pieces.get(op.name)
+        if piece is not None:
+            return self._call(piece, given)
+        self.machine.op = readable(op.results[0].name)
+        return rule(op.name)(Call(self.machine, op.results, op.words, self.settings), given)
+
+    def _attention(self, shared: bool) -> Piece:
+        scheme = SCHEMES[self.key.scheme]
+        if scheme.attends and self.key.facts.exchanged:
+            return scheme.piece
+        return KERNELS[self.key.kernel].piece(shared, self.key.attention_layout)
+
+    def _argument(self, argument: str | Parameter, names: dict[str, Tensor]) -> Tensor:
+        if isinstance(argument, str):
+            return names[argument]
+        if argument.name not in self.parameters:
+            self.parameters[argument.name] = self.machine.parameter(argument.name, argument.dims)
+        return self.parameters[argument.name]
+
+    def _exchange(self, point: Exchange, names: dict[str, Tensor]) -> None:
+        """Move what the scheme moves here. Several tensors under one move travel as one, joined along the last dim."""
+        move = self.moves.get(point.tag)
+        if move is None:
+            return
+        if len(point.names) == 1:
+            self._bind(names, (Result(point.names[0], None),), self._move(move, point.names[0], names))
+            return
+        dims = [names[name].dims[-1] for name in point.names]
+        joined = "_and_".join(point.names)
+        self._step(names, (Result(joined, None),), "concat", point.names)
+        self._bind(names, (Result(joined, None),), self._move(move, joined, names))
+        parts = tuple(Result(name, dim) for name, dim in zip(point.names, dims, strict=True))
+        self._step(names, parts, "split", (joined,))
+
+    def _step(self, names: dict[str, Tensor], results: tuple[Result, ...], op: str, given: tuple[str, ...]) -> None:
+        self._bind(names, results, self._run(Op(results, op, (), given), names))
+
+    def _move(self, move: str, name: str, names: dict[str, Tensor]) -> list[Tensor]:
+        return self._run(Op((Result(name, None),), move, (), (name,)), names)

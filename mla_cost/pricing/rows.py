@@ -1,0 +1,313 @@
+"""One row of a plan: a point's figures as typed results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from mla_cost.declared import defaults
+from mla_cost.declared.forms import FORMS
+from mla_cost.inputs.config import DeviceConfig, ModelConfig
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.language import evaluate
+from mla_cost.language.dims import declared, product_text
+from mla_cost.language.machine import DTYPE_BYTES, PROGRAMS, Allocation, Timeline
+from mla_cost.language.polynomial import Polynomial
+from mla_cost.pricing import notes as ignored
+from mla_cost.pricing import verdict as fit
+from mla_cost.pricing.block import Figures, figures
+from mla_cost.pricing.compare import compare
+from mla_cost.pricing.compile import form_of, timeline
+from mla_cost.pricing.notes import why_no_layout
+from mla_cost.pricing.resolve import Illegal, Point, resolve
+from mla_cost.results import (
+    Beside,
+    Breakdown,
+    CollectiveCost,
+    Communication,
+    FlopCount,
+    Flops,
+    Memory,
+    Moment,
+    Result,
+    TensorCost,
+    Traffic,
+    Verdict,
+)
+
+
+def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
+    """One result per form asked for. An impossible combination is a row too: `illegal`, its numbers None."""
+    family = device.family if device else "none"
+    chosen = {form: fit.with_kernel(model, device, form, settings) for form in settings.form}
+    priced = {form: _try(model, form, own, family) for form, (own, _) in chosen.items()}
+    baseline = _baseline(model, fit.with_kernel(model, device, defaults.BASELINE, settings)[0], family, priced)
+    found = []
+    for form, it in priced.items():
+        own, why = chosen[form]
+        if isinstance(it, Illegal):
+            found.append(illegal(device, form, own, str(it)))
+        else:
+            row = _row(model, device, own, it, baseline, why)
+            found.append(row._replace(beside=_beside(model, device, settings, row) if why else None))
+    return found
+
+
+def _beside(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result) -> Beside | None:
+    """The same block op by op, beside a row whose fused kernel was chosen; None where it makes no program."""
+    if device is None or row.kernel == fit.EAGER:
+        return None
+    asked = settings.model_copy(update={"kernel": fit.EAGER})
+    it = _try(model, row.form, asked, device.family)
+    if isinstance(it, Illegal):
+        return None
+    told = fit.verdict(model, device, asked, it)
+    peaks = it.saved_bytes, it.peak_bytes, it.allocated_peak_bytes
+    return Beside(fit.EAGER, *peaks, told.status, told.reason)
+
+
+def _try(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> Figures | Illegal:
+    try:
+        return figures(resolve(model, form, settings), family, settings.layers)
+    except Illegal as error:
+        return error
+
+
+def _baseline(
+    model: ModelConfig, settings: PlanSettings, family: str, priced: dict[str, Figures | Illegal]
+) -> Figures | None:
+    """What every form is compared with: the baseline form under its own scheme, if these settings allow it."""
+    found = priced.get(defaults.BASELINE) if settings.scheme is None else None
+    if found is None:
+        found = _try(model, defaults.BASELINE, settings.model_copy(update={"scheme": None}), family)
+    return None if isinstance(found, Illegal) else found
+
+
+def illegal(device: DeviceConfig | None, form: str, settings: PlanSettings, reason: str) -> Result:
+    """The row of a combination that makes no program."""
+    return Result(
+        device=device.name if device else None,
+        scope=settings.scope,
+        form=form,
+        scheme=settings.scheme or FORMS[form].scheme,
+        kernel=settings.kernel,
+        profile=settings.profile,
+        settings=_asked(settings),
+        key="",
+        memory=Memory(),
+        communication=Communication(),
+        flops=Flops(),
+        compared_to_explicit=(),
+        verdict=Verdict("illegal", None, None, None, reason),
+    )
+
+
+def _row(
+    model: ModelConfig,
+    device: DeviceConfig | None,
+    settings: PlanSettings,
+    it: Figures,
+    baseline: Figures | None,
+    why: tuple[str, ...],
+) -> Result:
+    verdict = fit.verdict(model, device, settings, it) if device else None
+    notes = [*why, *_notes(it), *ignored.block_notes(settings, it.point, device=device is not None)]
+    if device and verdict and verdict.status == "oom":
+        notes.insert(0, fit.fused_way_out(model, device, it.point.form, settings))
+    return Result(
+        device=device.name if device else None,
+        scope=settings.scope,
+        form=it.point.form,
+        scheme=it.point.scheme.name,
+        kernel=it.point.kernel.name,
+        profile=settings.profile,
+        settings=_settings(settings, it.point),
+        key=it.point.key.facts.words(),
+        memory=_memory(it),
+        communication=_communication(it),
+        flops=Flops(_flops(it, "forward", settings.causal), _flops(it, "backward", settings.causal)),
+        compared_to_explicit=compare(it, baseline) if baseline is not None else (),
+        verdict=verdict,
+        notes=tuple(note for note in notes if note),
+    )
+
+
+def _asked(settings: PlanSettings) -> dict[str, Any]:
+    """The settings of a row that has no program, as they were asked for."""
+    fields = ("v_layout", "value_padding", "attention_layout", "softmax_dtype", "mask", "names", "remat", "causal")
+    return {field: getattr(settings, field) for field in (*fields, "layers", "idle_mlp")}
+
+
+def _settings(settings: PlanSettings, point: Point) -> dict[str, Any]:
+    key = point.key
+    return {
+        "v_layout": key.v_layout,
+        "v_layout_effect": "as set" if point.v_layout_matters else f"no effect: {why_no_layout(point)}",
+        "value_padding": key.value_padding,
+        "attention_layout": key.attention_layout,
+        "softmax_dtype": key.softmax_dtype,
+        "mask": key.mask,
+        "names": key.names,
+        "norm": key.norm,
+        "remat": settings.remat,
+        "causal": settings.causal,
+        "layers": settings.layers,
+        "idle_mlp": settings.idle_mlp,
+    }
+
+
+# ---- memory
+
+
+def _memory(it: Figures) -> Memory:
+    at = it.allocated.peak.event
+    alive = [a for a in it.at.account.gradients if _allocations(it)[a].alive_at(at)]
+    gradients = sum(map(it.at.bytes_of, alive))
+    work = it.at.work_at(at, it.kinds)
+    return Memory(
+        saved_bytes=it.saved_bytes,
+        peak_bytes=it.peak_bytes,
+        parameter_bytes=it.parameter_bytes,
+        parameter_gradient_bytes=gradients,
+        parameter_gradient_total_bytes=it.gradient_bytes,
+        optimizer_bytes=None,
+        kernel_workspace_bytes=work,
+        allocated_peak_bytes=it.allocated_peak_bytes,
+        peak_moment=_moment(it, it.seen.peak.event),
+        allocated_peak_moment=_moment(it, at),
+        tensors=_tensors(it),
+        breakdown=_breakdown(it, gradients, work),
+    )
+
+
+def _allocations(it: Figures) -> list[Allocation]:
+    return it.at.account.timeline.allocations
+
+
+def _moment(it: Figures, event: int) -> Moment:
+    found = it.at.account.timeline.events[event]
+    return Moment(found.phase, found.op)
+
+
+def _breakdown(it: Figures, gradients: int, work: int) -> tuple[Breakdown, ...]:
+    own = it.allocated.peak.bytes - gradients - work
+    parts = [
+        ("tensors of one block", own),
+        ("kernel workspace", work),
+        ("parameters", it.parameter_bytes),
+        ("parameter gradients of one block", gradients),
+        ("the other blocks", it.allocated_peak_bytes - it.parameter_bytes - it.allocated.peak.bytes),
+    ]
+    return tuple(Breakdown(name, amount, "counted") for name, amount in parts if amount)
+
+
+def _tensors(it: Figures) -> tuple[TensorCost, ...]:
+    """Every storage that is saved or alive at the peak."""
+    event = it.seen.peak.event
+    size = {dim: it.point.key.facts.size(dim).at(it.at.values) for dim in _dims(it.at.account.timeline)}
+    return tuple(
+        TensorCost(
+            name=allocation.label,
+            dims=text,
+            shape=tuple(size[dim] for dim in allocation.dims),
+            dtype=allocation.dtype,
+            bytes=it.at.bytes_of(allocation.number),
+            storage=allocation.number,
+            saved=allocation.saved,
+            alive_at_peak=allocation.alive_at(event),
+            formula=formula,
+        )
+        for allocation, text, formula in _texts(it.at.account.timeline)
+        if allocation.saved or (allocation.alive_at(event) and allocation.kind != "parameter_gradient")
+    )
+
+
+@lru_cache(maxsize=PROGRAMS)
+def _dims(run: Timeline) -> tuple[str, ...]:
+    return tuple({dim: None for allocation in run.allocations for dim in allocation.dims})
+
+
+@lru_cache(maxsize=PROGRAMS)
+def _texts(run: Timeline) -> tuple[tuple[Allocation, str, str], ...]:
+    return tuple((a, " ".join(a.dims), byte_formula(a)) for a in run.allocations)
+
+
+def byte_formula(allocation: Allocation) -> str:
+    """The bytes of a storage from the symbols of its dims: 2*S*b*l*(k+r)."""
+    return product_text((str(DTYPE_BYTES[allocation.dtype]), *declared(allocation.dims)))
+
+
+# ---- communication and flops
+
+
+def _communication(it: Figures) -> Communication:
+    account, sizes, count = it.at.account, it.at.sizes, it.layers
+    costs = tuple(
+        CollectiveCost(
+            kind=called.kind,
+            tensor=called.tensor,
+            phase=called.phase,
+            axis=called.axis,
+            group_size=it.point.values[called.ranks],
+            count=count,
+            dtype=called.dtype,
+            payload_bytes=count * sizes[payload],
+            wire_bytes=count * sizes[wire],
+        )
+        for called, (payload, wire) in zip(account.timeline.collectives, account.payloads, strict=True)
+    )
+    return Communication(_traffic(costs, "forward"), _traffic(costs, "backward"), costs)
+
+
+def _traffic(costs: Iterable[CollectiveCost], phase: str) -> Traffic:
+    """The sums of a phase; what is called again in backward is sent in backward."""
+    phases = {phase, "recompute"} if phase == "backward" else {phase}
+    own = [cost for cost in costs if cost.phase in phases]
+    return Traffic(sum(cost.payload_bytes for cost in own), sum(cost.wire_bytes for cost in own))
+
+
+@lru_cache(maxsize=PROGRAMS)
+def _flop_polynomials(run: Timeline, phase: str) -> tuple[Polynomial, ...]:
+    folds = (evaluate.flops, evaluate.attention_flops, evaluate.repeated_flops, evaluate.skipped_flops)
+    return tuple(fold(run, phase) for fold in folds)
+
+
+def flop_count(run: Timeline, values: Mapping[str, int], phase: str, causal: bool) -> FlopCount:
+    """Flops are exact ints of any size; no fence applies to them."""
+    every, attention, repeated, skipped = (polynomial.at(values) for polynomial in _flop_polynomials(run, phase))
+    if not causal:
+        return FlopCount(every, every + repeated)
+    return FlopCount(every - attention // 2, every + repeated - skipped // 2)
+
+
+def _flops(it: Figures, phase: str, causal: bool) -> FlopCount:
+    once = flop_count(it.at.account.timeline, it.at.values, phase, causal)
+    return FlopCount(*(None if count is None else count * it.layers for count in once))
+
+
+def _notes(it: Figures) -> list[str]:
+    notes = []
+    if not it.point.v_layout_matters:
+        notes.append(f"v_layout: no effect ({why_no_layout(it.point)})")
+    if _sends_more_than_baseline(it):
+        notes.append(f"at this number of heads per rank it sends more bytes than {defaults.BASELINE}")
+    return notes
+
+
+def _sends_more_than_baseline(it: Figures) -> bool:
+    """Whether forward sends more than the baseline form under its own scheme, where that divides the heads alike."""
+    declared = form_of(defaults.BASELINE)
+    if it.point.scheme.name == declared.scheme or not it.point.scheme.divides_heads:
+        return False
+    run = timeline(it.point.key._replace(form=declared.name, scheme=declared.scheme, kernel=defaults.ATTENTION_KERNEL))
+    return _sent(it.at.account.timeline, it) > _sent(run, it)
+
+
+def _sent(run: Timeline, it: Figures) -> int:
+    return _wire(run).at(it.at.values)
+
+
+@lru_cache(maxsize=PROGRAMS)
+def _wire(run: Timeline) -> Polynomial:
+    return evaluate.wire(run, "forward")

@@ -1,0 +1,275 @@
+"""What one pipeline stage holds: its chunks of layers, the micro-batches in flight, and the peak on top of them.
+
+A layer kind is compiled once; a chunk is a word over evaluated layers, and a stage a word over passes through its
+chunks. What a layer keeps is what it saves, its input among it, so a pass has most alive at the largest of (what the
+layers before keep) + (the layer's own peak). What a stage holds beside is in docs/decisions/0011.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from mla_cost.declared.profiles import PROFILES
+from mla_cost.inputs.config import ModelConfig
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.language.evaluate import Evaluation, FenceError, Moment, Walk
+from mla_cost.language.machine import DTYPE_BYTES
+from mla_cost.language.workspace import kinds_of
+from mla_cost.mesh.parallel import Chunk, Parallel, Pass, busiest_passes
+from mla_cost.pricing.block import evaluation, too_large
+from mla_cost.pricing.resolve import Illegal, Point, resolve
+from mla_cost.pricing.unpriced import several_blocks
+from mla_cost.weights.parameters import LayerKind, layer_kinds, mtp_kind
+
+Held = tuple[str, int]  # what it is, and its bytes
+Look = Callable[[Evaluation], Walk]
+
+WITHOUT_MLA: Final = "without MLA"
+WITH_INDEXER: Final = "with indexer"
+# variant of a declaration: the mixer and the indexer that its texts ask about
+VARIANTS: Final[Mapping[str, tuple[str, str]]] = {
+    "": ("mla", "none"),
+    WITHOUT_MLA: ("other", "none"),
+    WITH_INDEXER: ("mla", "own"),
+}
+
+
+class Segment(NamedTuple):
+    """One evaluated layer of one micro-batch. Bytes.
+
+    kept: between its forward and its backward. forward, backward: where each has most alive, input included, without
+    parameters and with each gradient of a weight only until it is added to its buffer.
+    """
+
+    name: str
+    point: Point
+    at: Evaluation
+    kept: int
+    forward: Moment
+    backward: Moment
+
+    @property
+    def hidden_bytes(self) -> int:
+        """The hidden states of a micro-batch, as stages send them."""
+        key = self.point.key
+        return key.facts.elements((key.facts.rows, "b", "h")).at(self.at.values) * DTYPE_BYTES[key.dtype]
+
+
+class Part(NamedTuple):
+    """A layer at work, at the moment at which it has most alive of its own. Bytes.
+
+    place: among the segments of its chunk. before: kept by the layers before it. held: alive meanwhile beside layers.
+    """
+
+    place: int
+    segment: Segment
+    moment: Moment
+    before: int
+    held: tuple[Held, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Alive of this micro-batch."""
+        return self.before + self.moment.bytes + sum(amount for _, amount in self.held)
+
+    @property
+    def where(self) -> str:
+        """Phase, op and layer."""
+        event = self.segment.at.account.timeline.events[self.moment.event]
+        return f"{event.phase} of {event.op} ({self.segment.name})"
+
+
+class Place(NamedTuple):
+    """A layer by the name of its declaration, and whether the stage itself holds its input, and its output's gradient.
+
+    received: the input came from another stage. sent: the output goes to one.
+    """
+
+    layer: str
+    received: bool = False
+    sent: bool = False
+
+
+class ChunkCost(NamedTuple):
+    """A chunk of layers, one micro-batch: what it keeps, and where its passes have most alive; None without layers."""
+
+    segments: tuple[Segment, ...]
+    kept: int
+    forward: Part | None
+    backward: Part | None
+
+
+def place_point(model: ModelConfig, form: str, settings: PlanSettings, place: Place) -> Point:
+    """The program of a layer at its place in a chunk, and the values of its symbols.
+
+    Raises:
+        Illegal: as `resolve`.
+
+    """
+    declared, _, variant = place.layer.partition(" ")
+    point = resolve(model, form, settings, declared)
+    mixer, indexer = VARIANTS[variant]
+    key = point.key._replace(input_held=place.received, gradient_held=place.sent, mixer=mixer, indexer=indexer)
+    return point._replace(key=key)
+
+
+def segment(model: ModelConfig, form: str, settings: PlanSettings, place: Place, look: Look) -> Segment:
+    """One layer evaluated. look: which walk through its events counts.
+
+    Raises:
+        Illegal: as `resolve` and `evaluation`.
+
+    """
+    point = place_point(model, form, settings, place)
+    at = evaluation(point)
+    try:
+        walk = look(at)
+    except FenceError as error:
+        raise too_large(error) from None
+    return Segment(place.layer, point, at, at.saved_bytes(), walk.forward, walk.backward)
+
+
+def as_allocated(family: str) -> Look:
+    """What an allocator sees on a family of devices: workspace counted, gradients added in place."""
+    kinds = kinds_of(family)
+    return lambda at: at.walk_accumulated(kinds)
+
+
+class Segments:
+    """The segments of a model, each layer kind evaluated once for every place that it has in a chunk."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        form: str,
+        settings: PlanSettings,
+        look: Look,
+        kinds: tuple[LayerKind, ...] | None = None,
+    ) -> None:
+        self.model = model
+        self._asked = (model, form, settings)
+        self._look = look
+        self._known: dict[Place, Segment] = {}
+        self.profile = PROFILES[settings.profile]
+        self.kinds = layer_kinds(model) if kinds is None else kinds
+
+    def of(self, place: Place) -> Segment:
+        """The segment of a layer at its place in a chunk."""
+        if place not in self._known:
+            self._known[place] = segment(*self._asked, place, self._look)
+        return self._known[place]
+
+    def alike(self, chunk: Chunk) -> Hashable:
+        """What chunks have in common that cost the same and hold the same weights."""
+        return chunk.embedding, tuple(self.kinds[at] for at in chunk.layers), chunk.num_mtp, chunk.loss
+
+    def chunk(self, chunk: Chunk) -> ChunkCost:
+        """The segments of a chunk in order."""
+        return chunk_cost(chunk, list(map(self.of, self.places(chunk))))
+
+    def places(self, chunk: Chunk) -> list[Place]:
+        """The layers of a chunk in order: embedding, layers, MTP modules, the head."""
+        found = [Place(name) for name in (*self._layers(chunk), *self._ends(chunk))]
+        if found and not chunk.embedding:
+            found[0] = found[0]._replace(received=True)
+        if found and not chunk.loss:
+            found[-1] = found[-1]._replace(sent=True)
+        return found
+
+    def _layers(self, chunk: Chunk) -> list[str]:
+        return ["embedding"] * chunk.embedding + [layer_name(self.model, self.kinds[index]) for index in chunk.layers]
+
+    def _ends(self, chunk: Chunk) -> list[str]:
+        """MTP modules with their losses, and the head; the last module and the head are one, as they share weights."""
+        if not chunk.num_mtp:
+            return ["head"] * chunk.loss
+        last = layer_name(self.model, mtp_kind(self.model))
+        together = f"mtp_{last}"
+        module = ["mtp_input", last, "head"]
+        if chunk.loss and not self.profile.texts:
+            return [*module * (chunk.num_mtp - 1), together]
+        return [*module * chunk.num_mtp, *["head"] * chunk.loss]
+
+
+def layer_name(model: ModelConfig, kind: LayerKind) -> str:
+    """The declaration that a layer kind runs, with its variant: `moe`, `dense without MLA`.
+
+    Raises:
+        Illegal: a kind that no declaration covers, by name. What a user has to state is asked for before, all at once.
+
+    """
+    never = several_blocks(model)
+    if never is not None:
+        raise Illegal(never)
+    declared = "moe" if kind.moe else "dense"
+    if not kind.attention:
+        return f"{declared} {WITHOUT_MLA}"
+    return f"{declared} {WITH_INDEXER}" if kind.indexer else declared
+
+
+def chunk_cost(chunk: Chunk, segments: Sequence[Segment]) -> ChunkCost:
+    """Segments in a row."""
+    kept, forward, backward = chunk_parts(chunk, segments)
+    return ChunkCost(tuple(segments), kept, _most(forward), _most(backward))
+
+
+def chunk_parts(chunk: Chunk, segments: Sequence[Segment]) -> tuple[int, list[Part], list[Part]]:
+    """What segments in a row keep, and each of them at work, forward and backward. Bytes enter as sums only."""
+    before = list(accumulate((at.kept for at in segments), initial=0))
+    forward = [Part(place, at, at.forward, before[place]) for place, at in enumerate(segments)]
+    held = [tuple(_held(chunk, segments, place)) for place in range(len(segments))]
+    backward = [Part(place, at, at.backward, before[place], held[place]) for place, at in enumerate(segments)]
+    return before[-1], forward, backward
+
+
+def _held(chunk: Chunk, segments: Sequence[Segment], place: int) -> Iterator[Held]:
+    """What is alive beside a layer while it goes back: the gradient received, and a shared weight's first gradient."""
+    if place < len(segments) - 1 and not chunk.loss:
+        yield "gradient received", segments[0].hidden_bytes
+    if chunk.embedding and chunk.num_mtp and place <= chunk.num_layers:
+        yield "gradient of the embedding, from the modules ahead", segments[0].at.gradient_bytes()
+
+
+def _most(parts: Sequence[Part]) -> Part | None:
+    return max(parts, key=lambda part: part.bytes, default=None)
+
+
+class StageActivations(NamedTuple):
+    """The most that a stage's activations take. Bytes.
+
+    kept: by all but the micro-batch at work; working: by that one, in `chunk`, at `part`. in_flight: micro-batches of
+    each chunk at that moment, the one at work included. after: what runs instead where no micro-batch is in flight.
+    """
+
+    kept: int
+    working: int
+    in_flight: tuple[int, ...]
+    chunk: int
+    part: Part | None
+    after: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """Of all micro-batches."""
+        return self.kept + self.working
+
+    @property
+    def where(self) -> str:
+        """Phase, op and layer, or what runs after all passes; empty on a stage without layers."""
+        return self.part.where if self.part else self.after
+
+
+def activations(parallel: Parallel, stage: int, chunks: Sequence[ChunkCost]) -> StageActivations:
+    """The worst moment of the schedule."""
+    return max((during(at, chunks) for at in busiest_passes(parallel, stage)), key=lambda moment: moment.bytes)
+
+
+def during(at: Pass, chunks: Sequence[ChunkCost]) -> StageActivations:
+    """The worst moment of one pass."""
+    kept = sum(count * chunk.kept for count, chunk in zip(at.beside, chunks, strict=True))
+    own = chunks[at.chunk]
+    part = own.forward if at.forward else own.backward
+    in_flight = tuple(count + (index == at.chunk) for index, count in enumerate(at.beside))
+    return StageActivations(kept, part.bytes if part else 0, in_flight, at.chunk, part)

@@ -1,0 +1,406 @@
+"""What `fit` answers: one record per device and form, and how each of its numbers is found."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from mla_cost import api
+from mla_cost.declared import defaults
+from mla_cost.declared.forms import FORMS
+from mla_cost.errors import InputError
+from mla_cost.inputs import catalog
+from mla_cost.inputs.command import command_of
+from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.pricing.resolve import Illegal, named
+from mla_cost.results import Status
+from mla_cost.studies.longest.bounds import divisors, largest
+from mla_cost.studies.longest.fewest import MOST_DEGREE, Layout, Watch, fewest, unwatched
+from mla_cost.studies.longest.needs import Needs, Question, needs_of, room, with_kernel
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SCHEMA = "mla-cost/fit/1"
+MAX_SEQ_LEN = 16_777_216
+LARGEST_MAX_SEQ_LEN = 2**30
+MAX_BATCH = 2**20
+LimitedBy = Literal["memory", "max_seq_len", "kernel", "illegal"]
+
+
+class Fit(NamedTuple):
+    """One form on one device.
+
+    max_seq_len: the longest legal sequence that fits; None where none does. seq_len_step: legal lengths are multiples
+    of it. limited_by: `memory`; `max_seq_len`, the end of the search; `kernel`, where no implementation trains the form
+    on the device; `illegal`, where no program exists. min_sp, min_devices: for target_seq_len tokens, None where
+    nothing fits; min_layout: the degrees that take min_devices. required_bytes: at max_seq_len;
+    next_required_bytes: at the next legal length, which does not fit (None: it is not asked or past exact numbers).
+    min_sp_status, min_status: whether that fits or is tight; min_headroom_bytes: what min_layout leaves;
+    min_global_batch: sequences of an optimizer step there; min_command: what plans it. notes: what it stands on.
+    """
+
+    form: str
+    scheme: str
+    kernel: str
+    scope: str
+    device: str
+    max_seq_len: int | None
+    seq_len_step: int
+    min_sp: int | None
+    min_devices: int | None
+    limited_by: LimitedBy
+    target_seq_len: int
+    min_layout: Mapping[str, Any] | None
+    required_bytes: int | None
+    next_required_bytes: int | None
+    usable_bytes: int | None
+    reason: str
+    notes: tuple[str, ...] = ()
+    min_sp_status: Status | None = None
+    min_status: Status | None = None
+    min_headroom_bytes: int | None = None
+    min_global_batch: int | None = None
+    min_command: str | None = None
+
+
+class Fits:
+    """Every form on every device. Prints as a table; `to_json` gives what `mla-cost fit --format json` prints."""
+
+    schema = SCHEMA
+
+    def __init__(self, inputs: Mapping[str, Any], results: tuple[Fit, ...]) -> None:
+        self.inputs = inputs
+        self.results = results
+
+    def __getitem__(self, form: str) -> Fit:
+        """The result of a form on the first device.
+
+        Raises:
+            KeyError: no result has that form.
+
+        """
+        for result in self.results:
+            if result.form == form:
+                return result
+        raise KeyError(form)
+
+    @property
+    def refused(self) -> str:
+        """Why no row has an answer; empty where one has. A reason that several forms share is told once."""
+        reasons: dict[str, dict[str, None]] = {}
+        for row in self.results:
+            if row.limited_by != "illegal" or row.min_sp or row.min_devices:
+                return ""
+            reasons.setdefault(row.reason, {})[row.form] = None
+        return "; ".join(f"{', '.join(forms)}: {reason}" for reason, forms in reasons.items())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object as plain dicts and lists."""
+        return {
+            "schema": self.schema,
+            "inputs": dict(self.inputs),
+            "results": [result._asdict() for result in self.results],
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The JSON text."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def __rich__(self) -> RenderableType:
+        """The table, for rich."""
+        from mla_cost.views.fit_table import fit_table
+
+        return fit_table(self.to_dict())
+
+    def __repr__(self) -> str:
+        """The table as text."""
+        from mla_cost.views.fit_table import fit_text
+
+        return fit_text(self.to_dict())
+
+
+def longest(
+    model: str | os.PathLike[str] = defaults.MODEL,
+    device: str | os.PathLike[str] | Sequence[str] = defaults.DEVICES,
+    *,
+    form: str | Sequence[str] = "all",
+    max_seq_len: int = MAX_SEQ_LEN,
+    zigzag: bool = False,
+    global_batch: int | None = None,
+    dims: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Fits:
+    """The longest sequence that fits, per device and form; the least sp and the fewest devices for `seq_len` tokens.
+
+    Legal lengths are multiples of sp tp up to max_seq_len (tokens); with zigzag, which gives each rank two pieces of a
+    sequence, of 2 sp tp where sp > 1. Every further keyword is a field of `mla_cost.inputs.settings.PlanSettings`,
+    as for
+    `plan`; scope "attention" prices one block or `layers` of them, "model" the worst stage. At the model scope the
+    fewest devices are looked for over sp, pp, ep and dp at the tp asked, with the micro-batches of global_batch
+    (sequences of an optimizer step), or where nobody said, at least as many as stages. Raises `mla_cost.InputError` for
+    bad input.
+
+    >>> import mla_cost
+    >>> found = mla_cost.longest(device="910b-64gb", scope="attention", kernel="eager", sp=8, seq_len=65536)
+    >>> found["laga"].max_seq_len, found["laga"].seq_len_step, found["laga"].limited_by
+    (25648, 8, 'memory')
+    >>> found["laga"].min_sp  # a block's eager scores of 65,536 tokens
+    64
+    """
+    given = api._given(model, device, form, dims, settings)
+    if not isinstance(zigzag, bool):
+        raise InputError("must be true or false", field="zigzag", value=zigzag)
+    return of(validated(PlanSettings, given), max_seq_len=max_seq_len, zigzag=zigzag, global_batch=global_batch)
+
+
+def of(
+    settings: PlanSettings,
+    *,
+    max_seq_len: int = MAX_SEQ_LEN,
+    zigzag: bool = False,
+    global_batch: int | None = None,
+    watch: Watch = unwatched,
+) -> Fits:
+    """Answer for the settings of a plan; its seq_len is the target.
+
+    global_batch: sequences of an optimizer step. Without it and without micro_batches, as many micro-batches as stages.
+    watch: told now and then what is going on, how much is done, and of how much.
+    """
+    settings = _batched(api._for_scope(settings), global_batch)
+    model = api.model_with_dims(settings)
+    devices = [catalog.device(name) for name in settings.device]
+    _require(settings, max_seq_len, _step(settings, settings.sp, zigzag))
+    shared: dict[Hashable, Any] = {}
+    search = _Search(model, settings, max_seq_len, zigzag, shared, global_batch, watch)
+    results = tuple(search.fit(device, form) for device in devices for form in settings.form)
+    own = {"max_seq_len": max_seq_len, "zigzag": zigzag, "global_batch": global_batch}
+    return Fits(_inputs(settings, model, devices, own), results)
+
+
+def _batched(settings: PlanSettings, global_batch: int | None) -> PlanSettings:
+    """The settings with the micro-batches of the global batch, else enough of them for a full pipeline.
+
+    Raises:
+        InputError: a batch that the degrees do not make, or that belongs to another scope.
+
+    """
+    if global_batch is None:
+        stated = "micro_batches" in settings.model_fields_set
+        return settings if stated else settings.model_copy(update={"micro_batches": settings.pp})
+    if settings.scope != "model":
+        raise InputError("belongs to scope model", field="global_batch", allowed="--scope model")
+    if type(global_batch) is not int or not 1 <= global_batch <= MAX_BATCH:
+        allowed = f"a whole number from 1 to {MAX_BATCH}"
+        raise InputError("out of range", field="global_batch", value=global_batch, allowed=allowed)
+    once = settings.micro_batch * settings.dp
+    if global_batch % once:
+        allowed = f"a multiple of micro_batch {settings.micro_batch} x dp {settings.dp}"
+        raise InputError("does not split over the ranks", field="global_batch", value=global_batch, allowed=allowed)
+    times = global_batch // once
+    if "micro_batches" in settings.model_fields_set and settings.micro_batches != times:
+        allowed = f"{times}, or to be left out: global_batch {global_batch} makes them"
+        raise InputError(
+            "does not make the global batch", field="micro_batches", value=settings.micro_batches, allowed=allowed
+        )
+    return settings.model_copy(update={"micro_batches": times})
+
+
+def _require(settings: PlanSettings, max_seq_len: int, step: int) -> None:
+    if not settings.device:
+        raise InputError("a fit needs a device to fit on", field="device", allowed="what `mla-cost devices` lists")
+    if not settings.form:
+        raise InputError("name at least one form", field="form", allowed=", ".join(FORMS))
+    for form in settings.form:
+        named("form", form, FORMS)
+    least = max(2, step)
+    if type(max_seq_len) is not int or not least <= max_seq_len <= LARGEST_MAX_SEQ_LEN:
+        allowed = f"a whole number from {least} (the least legal length) to {LARGEST_MAX_SEQ_LEN}"
+        raise InputError("out of range", field="max_seq_len", value=max_seq_len, allowed=allowed)
+
+
+def _step(settings: PlanSettings, sp: int, zigzag: bool) -> int:
+    """What divides a legal length: sp tp, and twice that where each of several ranks takes two pieces."""
+    return sp * settings.tp * (2 if zigzag and sp > 1 else 1)
+
+
+def _inputs(
+    settings: PlanSettings, model: ModelConfig, devices: Sequence[DeviceConfig], own: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Every resolved setting, and what the devices and the model are."""
+    return {
+        **settings.model_dump(),
+        "model": model.name,
+        "dims": model.dims.model_dump(),
+        "device": [device.name for device in devices],
+        "form": list(settings.form),
+        "other_memory": int(settings.other_memory),
+        "reserve": {name: int(amount) for name, amount in settings.reserve.items()},
+        **own,
+        "assumed": api.assumed(settings, model),
+        "model_title": model.title,
+        "devices": {device.name: {"title": device.title} for device in devices},
+    }
+
+
+class _Longest(NamedTuple):
+    """Half of a result: about the longest sequence."""
+
+    max_seq_len: int | None
+    limited_by: LimitedBy
+    reason: str
+    required: int | None = None
+    following: int | None = None
+    usable: int | None = None
+
+
+class _Search(NamedTuple):
+    """What all forms and devices have in common."""
+
+    model: ModelConfig
+    settings: PlanSettings
+    max_seq_len: int
+    zigzag: bool
+    shared: dict[Hashable, Any]
+    global_batch: int | None
+    watch: Watch
+
+    def fit(self, device: DeviceConfig, form: str) -> Fit:
+        """One form on one device."""
+        settings = with_kernel(self.model, device, form, self.settings)
+        question = Question(self.model, device, form, settings, self.shared, self.global_batch)
+        found = self.longest(question)
+        least_sp, status, layout = None, None, None
+        if found.limited_by != "kernel":
+            least_sp, status = self.least_sp(question)
+            layout = self.fewest(question, least_sp)
+        smallest = _smallest(question, layout) if layout else {}
+        return Fit(
+            form=form,
+            scheme=settings.scheme or FORMS[form].scheme,
+            kernel=settings.kernel,
+            scope=settings.scope,
+            device=device.name,
+            max_seq_len=found.max_seq_len,
+            seq_len_step=self.step(settings.sp),
+            min_sp=least_sp,
+            min_devices=layout.devices if layout else None,
+            limited_by=found.limited_by,
+            target_seq_len=settings.seq_len,
+            min_layout=_degrees(settings, layout) if layout else None,
+            required_bytes=found.required,
+            next_required_bytes=found.following,
+            usable_bytes=found.usable,
+            reason=found.reason,
+            notes=tuple(self._batch(settings, layout)) if layout and settings.scope == "model" else (),
+            min_sp_status=status,
+            **smallest,
+        )
+
+    def _batch(self, settings: PlanSettings, layout: Layout) -> Iterator[str]:
+        """What the fewest devices stand on: the sequences of a step, and who said so."""
+        times = layout.micro_batches
+        step = f"an optimizer step of {settings.micro_batch * times * layout.dp:,} sequences"
+        made = f"fewest stands on {step}: micro_batch {settings.micro_batch} x {times} x dp {layout.dp}"
+        if self.global_batch is not None:
+            yield f"{made}, as --global-batch has it"
+        elif times > settings.micro_batches or settings.micro_batches == layout.pp:
+            yield f"{made}, the least that fills pp {layout.pp}; state the batch of your run with --global-batch"
+        else:
+            yield f"{made}, micro_batches as stated; --global-batch states the whole step instead"
+
+    def step(self, sp: int) -> int:
+        """What divides a legal length."""
+        return _step(self.settings, sp, self.zigzag)
+
+    def longest(self, question: Question) -> _Longest:
+        """The longest legal sequence that fits at the degrees asked."""
+        step, needs = self.step(question.settings.sp), needs_of(question)
+        first = 2 if step == 1 else 1
+
+        def at(times: int) -> PlanSettings:
+            return question.settings.model_copy(update={"seq_len": times * step})
+
+        try:
+            verdict = needs.verdict(at(first))
+            if verdict.status == "unsupported":
+                return _Longest(None, "kernel", verdict.reason, usable=verdict.usable_bytes)
+            free = room(verdict, needs.peak(at(first)))
+        except Illegal as error:
+            return _Longest(None, "illegal", str(error))
+        last = self.max_seq_len // step
+        times = largest(lambda count: _fits(needs, at(count), free), first, last)
+        usable = verdict.usable_bytes or 0
+        required, following = (
+            None if peak is None else peak + usable - free
+            for peak in (_peak(needs, at(times)) if times else None, _peak(needs, at(times + 1 if times else first)))
+        )
+        if times is None:
+            reason = f"not even {first * step} tokens fit: {verdict.reason}"
+            return _Longest(None, "memory", reason, None, following, usable)
+        if times == last:
+            return _Longest(last * step, "max_seq_len", "longer ones are not tried", required, None, usable)
+        return _Longest(times * step, "memory", "", required, following, usable)
+
+    def least_sp(self, question: Question) -> tuple[int | None, Status | None]:
+        """The least sp that holds the target, everything else as asked. Needs do not fall with sp alone: a scan."""
+        needs, settings = needs_of(question), question.settings
+        for sp in self.degrees():
+            asked = settings.model_copy(update={"sp": sp})
+            try:
+                status = needs.verdict(asked).status
+            except Illegal:
+                continue
+            if status in {"fits", "tight"}:
+                return sp, status
+        return None, None
+
+    def degrees(self) -> list[int]:
+        """The degrees sp that divide the target."""
+        target = self.settings.seq_len
+        return [sp for sp in divisors(target, MOST_DEGREE) if target % self.step(sp) == 0]
+
+    def fewest(self, question: Question, least_sp: int | None) -> Layout | None:
+        """The fewest devices that hold the target: the ranks that share a block, or those of a whole model."""
+        if question.settings.scope == "model":
+            return fewest(question, self.step, self.watch)
+        return None if least_sp is None else Layout(least_sp, least_sp, 1, 1, 1)
+
+
+def _degrees(settings: PlanSettings, layout: Layout) -> dict[str, Any]:
+    """The settings that the layout takes; a layout string where its stages are not equal."""
+    found: dict[str, Any] = {"tp": settings.tp, "sp": layout.sp, "pp": layout.pp, "ep": layout.ep, "dp": layout.dp}
+    if settings.scope == "model":
+        found["micro_batches"] = layout.micro_batches
+    return found if layout.pipeline_layout is None else {**found, "pipeline_layout": layout.pipeline_layout}
+
+
+def _smallest(question: Question, layout: Layout) -> dict[str, Any]:
+    """The verdict on the fewest devices, and what plans them."""
+    settings = layout.of(question.settings)
+    verdict = needs_of(question).verdict(settings)
+    named = settings.model_copy(update={"device": (question.device.name,), "form": (question.form,)})
+    found = {
+        "min_status": verdict.status,
+        "min_headroom_bytes": verdict.headroom_bytes,
+        "min_command": command_of(named),
+    }
+    if settings.scope == "model":
+        found["min_global_batch"] = settings.micro_batch * settings.micro_batches * settings.dp
+    return found
+
+
+def _fits(needs: Needs, settings: PlanSettings, free: int) -> bool:
+    peak = _peak(needs, settings)
+    return peak is not None and peak <= free
+
+
+def _peak(needs: Needs, settings: PlanSettings) -> int | None:
+    """The allocated peak; None where it is past exact numbers, which no device holds."""
+    try:
+        return needs.peak(settings)
+    except Illegal:
+        return None

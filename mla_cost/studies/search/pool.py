@@ -1,0 +1,190 @@
+"""Candidates priced batch by batch: what ranks first, what nothing beats, what comes nearest where nothing fits."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, wait
+from multiprocessing import active_children, get_context
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mla_cost.batch import price
+from mla_cost.batch.codes import ILLEGAL, STATUSES, TIGHT
+from mla_cost.batch.cores import available, can_fork, shared
+from mla_cost.language.evaluate import FENCE
+from mla_cost.studies.search.options import Question
+from mla_cost.studies.search.order import Row, Table, each, first, joined, leaders, rows_of, unbeaten
+from mla_cost.studies.search.places import Tally
+from mla_cost.studies.search.space import Space
+from mla_cost.studies.search.weight import split, weight, weights_of
+
+MANY: Final = 20_000  # candidates: from here on a second process is worth its start
+POLL: Final = 0.2  # seconds between two looks at how far others are
+INEXACT: Final = "a stage sends 2^53 bytes or more in one step, past which bytes are not exact; make the plan smaller"
+
+
+Watch = Callable[[str, int, int], None]
+
+
+def unwatched(_words: str, _done: int, _total: int) -> None:
+    """For a caller who wants to hear nothing."""
+
+
+class Priced(NamedTuple):
+    """What pricing leaves. counts: legal candidates by status. best: of the layouts that fit the first, in order, each
+    by its first variant; front: those that
+    fit and nothing beats; nearest: of those that do not fit at most one, whose status comes first and that lacks least.
+    """
+
+    counts: dict[str, int]
+    best: list[Row]
+    front: list[Row]
+    nearest: list[Row]
+
+
+def priced(space: Space, watch: Watch = unwatched) -> Priced:
+    """Every candidate of a space priced, program by program, on all cores where there are many.
+
+    watch: told what is going on, how many candidates are done, and how many there are at most.
+    """
+    kept, words = _Kept(space.question), f"candidates on {max(space.question.options.devices):,} devices"
+    for part, tally in _parts(space, lambda done: watch(words, done, space.most)):
+        kept.join(part)
+        space.tally.join(tally)
+    return kept.told()
+
+
+def _parts(space: Space, told: Callable[[int], None]) -> Iterator[tuple[_Kept, Tally]]:
+    numbers, workers = range(len(space.programs)), min(available(), len(space.programs))
+    done = shared(len(numbers), "int64")  # of each program, written by whoever prices it
+    if workers < 2 or space.most < MANY or not can_fork():
+        yield from (_part(space, done, number, told) for number in numbers)
+        return
+    others = set(active_children())
+    pool = ProcessPoolExecutor(workers, get_context("fork"), _begin, (space, done))
+    try:
+        found = [pool.submit(_begun, number) for number in numbers]
+        while wait(found, timeout=POLL).not_done:
+            told(int(done.sum()))
+        yield from (each.result() for each in found)
+    except BaseException:
+        for worker in set(active_children()) - others:  # nobody wants their work any more
+            worker.kill()
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+_WORK: list[tuple[Space, NDArray[Any]]] = []  # of a worker: what it was forked with, which need not be sent
+
+
+def _begin(space: Space, done: NDArray[Any]) -> None:
+    """A worker leaves Ctrl-C to the process that it works for, which ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _WORK[:] = [(space, done)]
+
+
+def _begun(number: int) -> tuple[_Kept, Tally]:
+    return _part(*_WORK[0], number, lambda _: None)
+
+
+def _part(space: Space, done: NDArray[Any], number: int, told: Callable[[int], None]) -> tuple[_Kept, Tally]:
+    """The candidates of one program, and what is refused on the way."""
+    kept, tally = _Kept(space.question), Tally()
+    before, space.tally = space.tally, tally
+    for table in tables(space, number):
+        kept.take(table)
+        done[number] += len(table["place"])
+        told(int(done.sum()))
+    space.tally = before
+    return kept, tally
+
+
+def tables(space: Space, number: int) -> Iterator[Table]:
+    """The legal candidates of a program with their figures, batch by batch."""
+    question, program = space.question, space.programs[number]
+    for rows in space.batches(number):
+        columns = space.columns(rows)
+        composed = price(question.model, question.device, program.form, program.settings, columns, busiest=True)
+        table = _table(space, rows, composed)
+        illegal, inexact = table["status"] == ILLEGAL, table["sent"] >= FENCE
+        if illegal.any():
+            reason = composed.reason_of(int(illegal.argmax()))
+            space.tally.add(program.form, "candidates", int(illegal.sum()), reason)
+        space.tally.add("exact numbers", "candidates", int((inexact & ~illegal).sum()), INEXACT)
+        yield rows_of(table, np.flatnonzero(~illegal & ~inexact))
+
+
+def _table(space: Space, rows: Table, composed: Any) -> Table:
+    at = {name: values[rows["place"]] for name, values in space.at.items()}
+    rates, flops = weights_of(space.question.device), composed.busiest_flops
+    inside, between = split(rates, at, composed.busiest_by_axis)
+    return {
+        **rows,
+        **{name: at[name] for name in ("devices", "idle", "layout")},
+        "inside": inside,
+        "between": between,
+        "weight": weight(rates, flops, inside, between, at["idle"]),
+        "status": composed.status,
+        "required": composed.required_bytes,
+        "short": composed.required_bytes - composed.usable_bytes,
+        "sent": composed.busiest_wire_bytes,
+        "flops": flops,
+        **composed.busiest_by_axis,
+        "alike": np.ones(len(composed.status), np.int64),
+        "variants": np.ones(len(composed.status), np.int64),
+    }
+
+
+class _Kept:
+    """What is kept of the tables that pass."""
+
+    def __init__(self, question: Question) -> None:
+        self.options = question.options
+        self.counts: Counter[str] = Counter()
+        self.tables: dict[str, Table] = {}
+
+    def take(self, table: Table) -> None:
+        """Count a table and keep its best."""
+        self.counts.update({STATUSES[code]: count for code, count in zip(*_counted(table["status"]), strict=True)})
+        fitting, missing = (rows_of(table, np.flatnonzero(fits)) for fits in _fits(table))
+        self._merge("best", fitting)
+        self._merge("front", fitting)
+        self._merge("nearest", missing)
+
+    def join(self, other: _Kept) -> None:
+        """Take what another one kept, as if its tables had passed here."""
+        self.counts.update(other.counts)
+        for name, rows in other.tables.items():
+            self._merge(name, rows)
+
+    def _merge(self, name: str, rows: Table) -> None:
+        before = [self.tables[name]] if name in self.tables else []
+        self.tables[name] = self._best(name, joined([*before, rows]))
+
+    def _best(self, name: str, rows: Table) -> Table:
+        order = self.options.order
+        if name == "front":
+            return unbeaten(rows)
+        if name == "nearest":
+            return first(rows, ("short", *order))
+        return leaders(rows, order)
+
+    def told(self) -> Priced:
+        """All that was kept."""
+        counts = {status: self.counts[status] for status in STATUSES if self.counts[status]}
+        best, front, nearest = (each(self.tables.get(name, {})) for name in ("best", "front", "nearest"))
+        return Priced(counts, best[: self.options.top], front, nearest)
+
+
+def _counted(codes: Any) -> tuple[list[int], list[int]]:
+    values, numbers = np.unique(codes, return_counts=True)
+    return values.tolist(), numbers.tolist()
+
+
+def _fits(table: Table) -> tuple[Any, Any]:
+    return table["status"] <= TIGHT, table["status"] > TIGHT

@@ -1,0 +1,110 @@
+"""Which program runs: every form with each of its schemes and the kernel that trains it, and where it can run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from mla_cost.declared.profiles import PROFILES
+from mla_cost.declared.schemes import SCHEMES
+from mla_cost.errors import InputError
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.mesh.parallel import Parallel
+from mla_cost.pricing.resolve import Illegal, named, resolve, scheme_of
+from mla_cost.studies.longest.needs import smallest, with_kernel
+from mla_cost.studies.search.options import Question
+from mla_cost.weights.states import RankParameters, StateSettings, states
+
+LAYER: Final = "dense"  # every model's layers and every profile have one; degrees are refused alike in all
+
+
+class Program(NamedTuple):
+    """One form with one scheme; the settings name its kernel and value padding. usual: the scheme is its own."""
+
+    form: str
+    scheme: str
+    settings: PlanSettings
+    usual: bool
+
+
+def programs(question: Question) -> tuple[list[Program], dict[str, str]]:
+    """Every form with the schemes that it can have, and why a scheme that the user named makes no program.
+
+    A scheme of an attention call that the profile has not is no candidate unless it is named.
+    """
+    found, refused = [], {}
+    profile = named("profile", question.settings.profile, PROFILES)
+    possible = tuple(name for name, scheme in SCHEMES.items() if not scheme.attends or name in profile.schemes)
+    for form in question.settings.form:
+        base = with_kernel(question.model, question.device, form, _bare(question))
+        for scheme in question.axes.get("scheme", possible):
+            try:
+                scheme_of(form, scheme)
+            except Illegal as error:
+                if "scheme" in question.axes:
+                    refused[f"{form} with {scheme}"] = str(error)
+                continue
+            usual = scheme == scheme_of(form, None).name
+            found.append(Program(form, scheme, base.model_copy(update={"form": (form,), "scheme": scheme}), usual))
+    return found, refused
+
+
+def _bare(question: Question) -> PlanSettings:
+    """The plan without the degrees and the scheme that it came with: they are searched."""
+    update: dict[str, Any] = {
+        "tp": 1,
+        "sp": 1,
+        "pp": 1,
+        "ep": 1,
+        "etp": 1,
+        "dp": 1,
+        "micro_batches": 1,
+        "virtual_stages": 1,
+    }
+    update |= {"scheme": None, "pipeline_layout": None, "first_layers": None, "last_layers": None}
+    return question.settings.model_copy(update=update)
+
+
+def one_rank_twins(found: Sequence[Program]) -> set[int]:
+    """The programs, by place, that on one rank of a sequence are another one of the same form: nothing moves there."""
+    first: dict[str, int] = {}
+    for at, program in sorted(enumerate(found), key=lambda item: not item[1].usual):
+        first.setdefault(program.form, at)
+    return set(range(len(found))) - set(first.values())
+
+
+def refused_degrees(
+    question: Question, program: Program, pairs: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], str]:
+    """Of these tp and sp, those at which the form or its scheme has no program, with the reason."""
+    asked = {(tp, sp): program.settings.model_copy(update={"tp": tp, "sp": sp}) for tp, sp in pairs}
+    found = {pair: _refusal(question, program, settings) for pair, settings in asked.items()}
+    return {pair: reason for pair, reason in found.items() if reason}
+
+
+def refused_policies(question: Question, program: Program) -> dict[str, str]:
+    """Of the recomputation policies that are searched, those that the program cannot have, with the reason."""
+    few = smallest(program.settings)
+    asked = {policy: few.model_copy(update={"remat": policy}) for policy in question.values("remat")}
+    found = {policy: _refusal(question, program, settings) for policy, settings in asked.items()}
+    return {policy: reason for policy, reason in found.items() if reason}
+
+
+def _refusal(question: Question, program: Program, settings: PlanSettings) -> str:
+    try:
+        resolve(question.model, program.form, settings, LAYER)
+    except Illegal as error:
+        return str(error)
+    return ""
+
+
+def refused_in_pipelines(question: Question) -> dict[str, str]:
+    """Of the ways to shard that are searched, those that no pipeline has, with the reason."""
+    nothing, pipeline = RankParameters(0, 0, 0, 0, 0), Parallel(pp=2)
+    found = {}
+    for sharding in question.values("sharding"):
+        try:
+            states(nothing, pipeline, StateSettings(sharding=sharding))
+        except InputError as error:
+            found[sharding] = str(error)
+    return found

@@ -1,0 +1,67 @@
+"""Rows as the candidates that are told, and the check of them by `plan`'s own evaluator."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from mla_cost.batch.codes import STATUSES
+from mla_cost.batch.composed import AXES, require_equal
+from mla_cost.inputs.command import command_of
+from mla_cost.pricing import whole_model
+from mla_cost.results import Status, Verdict
+from mla_cost.studies.search.order import Row
+from mla_cost.studies.search.records import Candidate
+from mla_cost.studies.search.space import Space
+
+
+def candidate(space: Space, row: Row) -> Candidate:
+    """The candidate of a row."""
+    program, place = space.programs[row["program"]], space.places[row["place"]]
+    return Candidate(
+        form=program.form,
+        scheme=program.scheme,
+        kernel=program.settings.kernel,
+        value_padding=program.settings.value_padding,
+        devices=place.devices,
+        **place._asdict(),
+        sharding=space.shardings[row["sharding"]],
+        remat=space.policies[row["policy"]],
+        status=cast("Status", STATUSES[row["status"]]),
+        required_bytes=row["required"],
+        usable_bytes=row["required"] - row["short"],
+        headroom_bytes=-row["short"],
+        sent_bytes=row["sent"],
+        sent_by_axis={axis: row[axis] for axis in AXES if row[axis]},
+        flops=int(row["flops"]),
+        idle=place.idle,
+        alike=row["alike"] - 1,
+        weight_seconds=row["weight"],
+        inside_node_bytes=row["inside"],
+        between_nodes_bytes=row["between"],
+        variants=row["variants"] - 1,
+        command=command_of(space.settings(row)),
+    )
+
+
+def checked(space: Space, row: Row) -> Verdict:
+    """The verdict that a plan gives of a row.
+
+    Raises:
+        ArithmeticError: the plan's figures are others, which no input may cause.
+
+    """
+    settings, question = space.settings(row), space.question
+    form = settings.form[0]
+    (result,) = whole_model.rows(question.model, question.device, settings)
+    verdict = result.verdict
+    assert verdict is not None
+    sent, flops = whole_model.busiest(question.model, question.device, form, settings)
+    wanted = {
+        "status": STATUSES.index(verdict.status),
+        "required": verdict.required_bytes,
+        "short": -(verdict.headroom_bytes or 0),
+        "sent": sent,
+        "flops": flops,
+    }
+    require_equal(row["place"], row, wanted)
+    return verdict

@@ -1,0 +1,99 @@
+"""The attention scope of a sweep: boxes to figures, and each device's verdict on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, MISSING, NONE, UNSUPPORTED, UNTRAINED
+from mla_cost.pricing.verdict import AUTO, TIGHT
+from mla_cost.results.columns import BYTES, Column
+from mla_cost.studies.sweep.automatic import Automatic
+from mla_cost.studies.sweep.check import Checker
+from mla_cost.studies.sweep.columns import Columns
+from mla_cost.studies.sweep.grid import Box, Choice, Grid
+from mla_cost.studies.sweep.price import Figures, Pricer
+
+
+class Attention:
+    """One block, or a stack of equal blocks, at every point of a grid."""
+
+    figures: Final = tuple(Column(name, "int64", figure=True) for name in BYTES)
+    compiles: Final = False
+    fork_from: Final = 300_000  # points; with fewer a process costs more than it saves
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self._pricer = Pricer(grid)
+        self._checker = Checker(grid)
+        self._automatic = Automatic(grid)
+        self._filled = {"kernel", "status", "reason", *(column.name for column in self.figures)}
+        for device in grid.devices:
+            self._checker.check_reserve(device, grid.choice(0).settings)
+
+    # ---- the check
+
+    def expected(self, index: int) -> dict[str, int]:
+        """The figures and the status of a point by the int evaluator."""
+        return self._checker.expected(index)
+
+    def reason(self, index: int, code: int | None) -> str:
+        """Why a point is refused, in the words of `plan`."""
+        return self._checker.reason(index, code)
+
+    # ---- one box
+
+    def fill(self, choice: Choice, box: Box, views: Columns) -> None:
+        """Figures and verdicts of a box. views: a row for each numeric point, a column for each device."""
+        if choice.settings.kernel != AUTO:
+            every = range(len(self.grid.devices))
+            self._fill(choice, box, views, dict.fromkeys(every))
+            return
+        for own, devices in self._automatic.chosen(choice, box).items():
+            whole = {name: np.empty_like(view) for name, view in views.items()}
+            self._fill(choice._replace(settings=own.applied(choice.settings)), box, whole, devices)
+            for at, mine in devices.items():
+                for name, view in views.items():
+                    if name in self._filled:
+                        where = slice(None) if mine is None else mine
+                        view[where, at] = whole[name][where, at]
+
+    def _fill(self, choice: Choice, box: Box, views: Columns, devices: Iterable[int]) -> None:
+        """The same under one kernel, for some devices, by place."""
+        figures = self._pricer.figures(choice, box)
+        wire = figures.columns["forward_wire_bytes"] + figures.columns["backward_wire_bytes"]
+        alike = {**figures.columns, "peak_bytes": figures.peak, "wire_bytes": np.maximum(wire, MISSING)}
+        for at in devices:
+            views["kernel"][:, at] = KERNEL_NAMES.index(choice.settings.kernel)
+            for name, values in alike.items():
+                views[name][:, at] = values
+            self._verdict(choice, box, figures, at, {name: view[:, at] for name, view in views.items()})
+
+    def _verdict(self, choice: Choice, box: Box, figures: Figures, at: int, out: Mapping[str, Any]) -> None:
+        """Required against usable. Refused rows are few or all of a box, so they are mended afterwards."""
+        allocated = figures.allocated[self._pricer.kinds_of_device[at]]
+        device = self.grid.devices[at]
+        required = allocated + int(choice.settings.other_memory)
+        out["allocated_peak_bytes"][:] = allocated
+        out["required_bytes"][:] = required
+        reason = figures.reason
+        if device is None:
+            out["status"][:], out["usable_bytes"][:], out["headroom_bytes"][:] = NONE, MISSING, MISSING
+        else:
+            usable = self._pricer.usable(choice, box, device)
+            headroom = usable - required
+            out["usable_bytes"][:], out["headroom_bytes"][:] = usable, headroom
+            np.add(headroom * TIGHT < usable, headroom < 0, out=out["status"], dtype=np.int8, casting="unsafe")
+            trained = figures.trained.get(device.arch)
+            if trained is not None and not trained.all():
+                out["status"][~trained] = UNSUPPORTED
+                reason = np.where(trained, reason, UNTRAINED).astype(np.int8)
+        out["reason"][:] = reason
+        refused = figures.reason > 0
+        if refused.any():
+            out["reason"][refused] = figures.reason[refused]
+            out["status"][refused] = ILLEGAL
+            for name in ("required_bytes", "usable_bytes", "headroom_bytes"):
+                out[name][refused] = MISSING

@@ -1,0 +1,302 @@
+"""The points of a sweep: choices (form, kernel, dtype, ...) x numbers (sequence, ranks, dims, ...) x devices.
+
+Choices vary slowest, then numbers, then devices; within each the order given. Numbers are cut into boxes: a box holds
+every value of the axes inside, a run of values of one axis, and one value of every axis outside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mla_cost.batch.matrices import Floats
+from mla_cost.declared.forms import FORMS
+from mla_cost.errors import InputError
+from mla_cost.inputs import catalog
+from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.pricing.resolve import named, refuse_tensor_parallel, usual_sp
+from mla_cost.studies.sweep.axes import COUNTS, Axis
+
+BOX: Final = 12288  # numeric points: what a box works on should stay in a core's own cache
+LEAST: Final = 1024
+# the field of dims that sets each symbol, as `resolve.symbol_values` has it
+WIDTHS: Final = {
+    "n": "heads",
+    "h": "hidden",
+    "d_q": "q_lora_rank",
+    "d_c": "kv_lora_rank",
+    "k": "qk_nope_head_dim",
+    "r": "qk_rope_head_dim",
+    "v": "v_head_dim",
+}
+SIZES: Final = {"seq_len": "S", "sp": "P", "micro_batch": "b", "layers": "layers"}
+
+
+class Choice(NamedTuple):
+    """One value of every axis that is not a number: settings, and where they stand on their axes."""
+
+    number: int
+    at: tuple[int, ...]
+    form: str
+    settings: PlanSettings
+
+
+class Box(NamedTuple):
+    """A run of numeric points: positions on the outer axes, and the run on the axis that is cut."""
+
+    start: int
+    outer: tuple[int, ...]
+    first: int
+    last: int
+    size: int
+
+
+class Grid:
+    """Every point, unpriced."""
+
+    def __init__(self, settings: PlanSettings, axes: Sequence[Axis]) -> None:
+        self._require(settings)
+        self.settings = settings
+        self.axes = tuple(axes)
+        given = {axis.name: axis for axis in axes}
+        self.devices = _devices(settings, given.pop("device", None))
+        form = given.pop("form", None) or Axis("form", settings.form)
+        numbers = [axis for axis in given.values() if self.is_number(axis)]
+        self.numbers: tuple[Axis, ...] = tuple(numbers)
+        rest = [axis for axis in given.values() if axis not in numbers]
+        self.choices: tuple[Axis, ...] = _in_order(axes, [*rest, form])
+        for name in form.values:
+            named("form", name, FORMS)
+        models = next((axis.values for axis in given.values() if axis.name == "model"), (settings.model,))
+        self.models: tuple[ModelConfig, ...] = tuple(_changed(name, settings) for name in models)
+        self.shape = tuple(len(axis.values) for axis in self.numbers)
+        self.num_numbers = math.prod(self.shape)
+        self.num_choices = math.prod(len(axis.values) for axis in self.choices)
+        self.own_sp = self._shares(axes)
+        self._choices: dict[int, Choice] = {}
+        self._spreads: dict[tuple[str, int], NDArray[Any]] = {}
+        self._cut()
+
+    @staticmethod
+    def _require(settings: PlanSettings) -> None:
+        refuse_tensor_parallel(settings)
+
+    def _shares(self, axes: Sequence[Axis]) -> bool:
+        """Whether each point has the sp of its own heads and sequence; where all have the same, the settings get it."""
+        if "sp" in self.settings.model_fields_set or any(axis.name == "sp" for axis in axes):
+            return False
+        (_, heads), (_, lengths) = self.symbols["n"], self.symbols["S"]
+        if len(heads) > 1 or len(lengths) > 1:
+            return True
+        sp = usual_sp(int(heads[0]), int(lengths[0]))
+        self.settings = self.settings.model_copy(update={"sp": sp})
+        del self.symbols  # worked out again with it
+        return False
+
+    @staticmethod
+    def is_number(axis: Axis) -> bool:
+        """Whether an axis is a number that points of one box may differ in; names of models give such numbers."""
+        return axis.name == "model" or axis.name in COUNTS["attention"] or axis.name.startswith("dims.")
+
+    def __len__(self) -> int:
+        return self.num_choices * self.num_numbers * len(self.devices)
+
+    def _cut(self) -> None:
+        """Where to cut: as many whole inner axes as a box may hold, then a run of the next axis."""
+        most = max(LEAST, BOX // max(1, len(self.devices) // 4))
+        cut, inner = len(self.shape), 1
+        while cut > 0 and inner * self.shape[cut - 1] <= most:
+            cut -= 1
+            inner *= self.shape[cut]
+        self.cut = cut - 1  # -1: one box holds everything
+        self.inner = inner
+        self.run = max(1, most // inner)
+        self.boxes_per_choice = (
+            1 if cut == 0 else math.prod(self.shape[: cut - 1]) * -(-self.shape[cut - 1] // self.run)
+        )
+        self.num_boxes = self.num_choices * self.boxes_per_choice
+
+    def choice(self, number: int) -> Choice:
+        """The choice of that number."""
+        found = self._choices.get(number)
+        if found is None:
+            found = self._choices[number] = self._choice(number)
+        return found
+
+    def _choice(self, number: int) -> Choice:
+        at = _unravel(number, [len(axis.values) for axis in self.choices])
+        taken = {axis.name: axis.values[where] for axis, where in zip(self.choices, at, strict=True)}
+        form = taken.pop("form")
+        return Choice(number, at, form, _with(self.settings, taken))
+
+    def box(self, number: int) -> Box:
+        """The box of that number among those of one choice."""
+        if self.cut < 0:
+            return Box(0, (), 0, 0, self.num_numbers)
+        runs = -(-self.shape[self.cut] // self.run)
+        before, run = divmod(number, runs)
+        outer = _unravel(before, self.shape[: self.cut])
+        first = run * self.run
+        last = min(first + self.run, self.shape[self.cut])
+        start = (before * self.shape[self.cut] + first) * self.inner
+        return Box(start, outer, first, last, (last - first) * self.inner)
+
+    def box_at(self, inside: int) -> int:
+        """The number of the first box that begins at or after a numeric point."""
+        if self.cut < 0:
+            return int(inside > 0)
+        before, rest = divmod(inside, self.shape[self.cut] * self.inner)
+        runs = -(-self.shape[self.cut] // self.run)
+        return before * runs + -(-rest // (self.run * self.inner))
+
+    def one(self, inside: int) -> Box:
+        """A box that holds one numeric point."""
+        return Box(inside, _unravel(inside, self.shape), 0, 0, 1)
+
+    def spread(self, key: str, values: NDArray[Any], axis: int, box: Box) -> Any:
+        """The values of an axis at every point of a box: an array, or a scalar where the box holds one of them."""
+        if axis < len(box.outer):
+            return values[box.outer[axis]]
+        if len(values) == 1:
+            return values[0]
+        if axis == self.cut:
+            run = values[box.first : box.last]
+            return run[0] if len(run) == 1 else np.repeat(run, self.inner)
+        found = self._spreads.get((key, box.size))
+        if found is None:
+            block = np.repeat(values, math.prod(self.shape[axis + 1 :]))
+            found = self._spreads[key, box.size] = np.tile(block, box.size // len(block))
+        return found
+
+    @cached_property
+    def symbols(self) -> dict[str, tuple[int, Floats]]:
+        """For S, P, b, layers and the widths: the axis that sets it (-1: none) and its values along that axis."""
+        place = {axis.name: at for at, axis in enumerate(self.numbers)}
+        found = {}
+        for field, symbol in SIZES.items():
+            at = place.get(field, -1)
+            found[symbol] = (at, _floats(self.numbers[at].values if at >= 0 else [getattr(self.settings, field)]))
+        for symbol, field in WIDTHS.items():
+            at = place.get(f"dims.{field}", place.get("model", -1))
+            own = f"dims.{field}" in place
+            values = self.numbers[at].values if own else [getattr(model.dims, field) for model in self.models]
+            found[symbol] = (at, _floats(values))
+        return found
+
+    @cached_property
+    def constant(self) -> frozenset[str]:
+        """The symbols that are the same at every point of the grid, those that follow from S, P and n included."""
+        same = {symbol for symbol, (_, values) in self.symbols.items() if len(values) == 1}
+        if self.own_sp:
+            same.discard("P")
+        follow = {"s": "SP", "u": "SP", "l": "nP", "r_half": "r", "P_others": "P"}
+        return frozenset(same | {symbol for symbol, of in follow.items() if same.issuperset(of)})
+
+    def values(self, box: Box) -> dict[str, Any]:
+        """Every symbol of `symbols` over a box, in double precision."""
+        found = {
+            symbol: values[0] if at < 0 else self.spread(symbol, values, at, box)
+            for symbol, (at, values) in self.symbols.items()
+        }
+        if self.own_sp:
+            found["P"] = usual_sp(found["n"], found["S"]) * 1.0
+        return found
+
+    def sp_of(self, taken: Mapping[str, Any], model: ModelConfig) -> int:
+        """The sp of a point. taken: the value of each numeric axis; model: with the point's dims."""
+        if not self.own_sp:
+            return int(taken.get("sp", self.settings.sp))
+        return int(usual_sp(model.dims.heads, int(taken.get("seq_len", self.settings.seq_len))))
+
+    def positions(self, index: int) -> tuple[Choice, dict[str, Any], ModelConfig, DeviceConfig | None]:
+        """What a point is: its choice, the value of each numeric axis, its model with its dims, its device."""
+        number, device = divmod(index, len(self.devices))
+        which, inside = divmod(number, self.num_numbers)
+        at = _unravel(inside, self.shape)
+        taken = {axis.name: axis.values[where] for axis, where in zip(self.numbers, at, strict=True)}
+        where = next((at[n] for n, axis in enumerate(self.numbers) if axis.name == "model"), 0)
+        model = self.models[where]
+        dims = {name.removeprefix("dims."): value for name, value in taken.items() if name.startswith("dims.")}
+        if dims:
+            model = model.model_copy(update={"dims": model.dims.model_copy(update=dims)})
+        return self.choice(which), taken, model, self.devices[device]
+
+    def point_settings(self, index: int) -> tuple[str, ModelConfig, DeviceConfig | None, PlanSettings]:
+        """A point as a plan would hold it."""
+        choice, taken, model, device = self.positions(index)
+        sizes = {name: int(value) for name, value in taken.items() if name in COUNTS[self.settings.scope]}
+        if self.own_sp:
+            sizes["sp"] = self.sp_of(taken, model)
+        return choice.form, model, device, choice.settings.model_copy(update=sizes)
+
+
+class ModelGrid(Grid):
+    """The points of the model scope: counts and degrees are numbers, models and their dims are choices."""
+
+    @staticmethod
+    def _require(settings: PlanSettings) -> None:
+        if settings.layers > 1:
+            raise InputError("the model scope has all layers", field="layers", value=settings.layers, allowed="1")
+        if settings.idle_mlp:
+            raise InputError("a model's own MLPs run", field="idle_mlp", value=settings.idle_mlp, allowed="0")
+
+    @staticmethod
+    def is_number(axis: Axis) -> bool:
+        """Whether an axis is a number that points of one box may differ in."""
+        return axis.name in COUNTS["model"]
+
+    def model(self, choice: Choice) -> ModelConfig:
+        """The model of a choice, with its dims."""
+        return _changed(choice.settings.model, choice.settings)
+
+    def positions(self, index: int) -> tuple[Choice, dict[str, Any], ModelConfig, DeviceConfig | None]:
+        """What a point is: its choice, the value of each numeric axis, its model with its dims, its device."""
+        choice, taken, _, device = super().positions(index)
+        return choice, taken, self.model(choice), device
+
+
+def _devices(settings: PlanSettings, axis: Axis | None) -> tuple[DeviceConfig | None, ...]:
+    """Each device once, whatever names it was asked for by."""
+    names: Sequence[Any] = (settings.device or (None,)) if axis is None else axis.values
+    found = [None if name in {None, "none"} else catalog.device(name) for name in names]
+    return tuple({device and device.name: device for device in found}.values())
+
+
+def _in_order(axes: Sequence[Axis], choices: Sequence[Axis]) -> tuple[Axis, ...]:
+    """As the user gave them; what was not given comes first."""
+    order = [axis.name for axis in axes]
+    return tuple(sorted(choices, key=lambda axis: order.index(axis.name) if axis.name in order else -1))
+
+
+def _changed(name: str, settings: PlanSettings) -> ModelConfig:
+    return catalog.changed(catalog.model(name), settings.dims, settings.facts, settings.mtp)
+
+
+def _with(settings: PlanSettings, taken: Mapping[str, Any]) -> PlanSettings:
+    """The settings with the choices taken, checked as a plan's own; `reserve.item`, `dims.width`, `facts.key` too."""
+    given: dict[str, Any] = {}
+    for name, value in taken.items():
+        head, dot, field = name.partition(".")
+        given[head] = {**given.get(head, getattr(settings, head)), field: value} if dot else value
+    checked = validated(PlanSettings, given) if given else settings
+    return settings.model_copy(update={name: getattr(checked, name) for name in given})
+
+
+def _unravel(number: int, shape: Sequence[int]) -> tuple[int, ...]:
+    at = []
+    for size in reversed(shape):
+        number, where = divmod(number, size)
+        at.append(where)
+    return tuple(reversed(at))
+
+
+def _floats(values: Sequence[Any]) -> Floats:
+    if isinstance(values, range):
+        return np.arange(values.start, values.stop, values.step, dtype=np.float64)
+    return np.array([0 if value is None else value for value in values], dtype=np.float64)

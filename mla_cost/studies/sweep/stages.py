@@ -1,0 +1,88 @@
+"""The model scope of a sweep: each box priced as columns of points, once for each device."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from mla_cost.batch import Composed, price
+from mla_cost.batch.codes import ILLEGAL, MISSING, STATUSES
+from mla_cost.batch.matrices import Ints
+from mla_cost.batch.verdicts import check_reserve
+from mla_cost.errors import InputError
+from mla_cost.pricing import whole_model
+from mla_cost.results.columns import AXES, AXIS_BYTES, BYTES, FLOPS, MODEL, Column, result_row
+from mla_cost.studies.sweep.axes import COUNTS
+from mla_cost.studies.sweep.columns import Columns
+from mla_cost.studies.sweep.grid import Box, Choice, ModelGrid
+
+# columns under other names than the array engine's
+_NAMES: Final = {"peak_bytes": "active_bytes", "allocated_peak_bytes": "peak_bytes", "parameter_bytes": "weight_bytes"}
+
+
+class Stages:
+    """The worst stage of the whole model at every point of a grid."""
+
+    figures: Final = tuple(
+        Column(name, "float64" if name in FLOPS else "int64", figure=True) for name in (*BYTES, *MODEL)
+    )
+    compiles: Final = True
+    fork_from: Final = 50_000  # points; every process compiles for itself
+
+    def __init__(self, grid: ModelGrid) -> None:
+        self.grid = grid
+        self._told: dict[tuple[int, int], Composed] = {}
+        for device in grid.devices:
+            if device is not None:
+                check_reserve(grid.model(grid.choice(0)), device, grid.choice(0).settings)
+
+    # ---- the check
+
+    def expected(self, index: int) -> dict[str, Any]:
+        """The figures and the status of a point by `plan`'s own functions."""
+        form, model, device, settings = self.grid.point_settings(index)
+        try:
+            (result,) = whole_model.rows(model, device, settings.model_copy(update={"form": (form,)}))
+        except InputError:
+            return {**{column.name: MISSING for column in self.figures}, "status": ILLEGAL}
+        row = result_row(result, int(settings.other_memory))
+        illegal = result.memory.allocated_peak_bytes is None
+        found = {column.name: MISSING if row[column.name] is None else row[column.name] for column in self.figures}
+        return {**found, "status": ILLEGAL if illegal else STATUSES.index(row["status"])}
+
+    def reason(self, index: int, code: int | None) -> str:
+        """Why a point is refused, in the words of `plan`."""
+        if code == 0:
+            return ""
+        form, model, device, settings = self.grid.point_settings(index)
+        found = price(model, device, form, settings, {"seq_len": [settings.seq_len]})
+        return found.reason_of(0)
+
+    # ---- one box
+
+    def fill(self, choice: Choice, box: Box, views: Columns) -> None:
+        """Figures and verdicts of a box. views: a row for each numeric point, a column for each device."""
+        model, columns = self.grid.model(choice), self._columns(box)
+        for at, device in enumerate(self.grid.devices):
+            found = price(model, device, choice.form, choice.settings, columns)
+            self._put(found, {name: view[:, at] for name, view in views.items()})
+
+    def _columns(self, box: Box) -> dict[str, Ints]:
+        """The numbers of a box, an array each."""
+        found = {}
+        for at, axis in enumerate(self.grid.numbers):
+            if axis.name in COUNTS["model"]:
+                values = self.grid.spread(f"points {axis.name}", np.asarray(axis.values, np.int64), at, box)
+                found[axis.name] = np.broadcast_to(values, box.size)
+        return found or {"seq_len": np.full(box.size, self.grid.settings.seq_len, np.int64)}
+
+    @staticmethod
+    def _put(found: Composed, out: Columns) -> None:
+        for name in (*BYTES, *MODEL):
+            if name not in AXIS_BYTES:
+                out[name][:] = getattr(found, _NAMES.get(name, name))
+        for name, axis in AXES.items():
+            out[f"wire_{name}_bytes"][:] = found.wire_by_axis[axis]
+        out["status"][:], out["reason"][:] = found.status, found.reason
+        out["kernel"][:] = found.kernel

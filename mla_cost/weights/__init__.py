@@ -1,0 +1,1 @@
+"""Parameters, and the states that training keeps for them."""

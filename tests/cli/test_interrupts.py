@@ -1,0 +1,100 @@
+"""Ctrl-C and progress, on a pseudo terminal: an end within half a second, exit code 130, nothing left on the screen."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from typing import NamedTuple
+
+import pytest
+
+pty = pytest.importorskip("pty", reason="pseudo terminals are of POSIX")
+
+SEARCH = ("search", "--model", "kimi-k2", "--device", "910b-64gb", "--devices", "256", "--global-batch", "1024")
+FIT = ("fit", "--model", "kimi-k2", "--device", "910b-64gb", "--seq-len", "8192")
+NOISE = (b"Traceback", b"Exception ignored", b"KeyboardInterrupt", b"BrokenProcessPool", b"Aborted")
+
+
+class Ended(NamedTuple):
+    code: int
+    seconds: float
+    shown: bytes
+    before: bytes  # the interrupt
+
+
+def interrupted(arguments: tuple[str, ...], *, when: bytes | float, keyboard: bool) -> Ended:
+    """A command that is interrupted so many seconds after its start, or once it has shown something.
+
+    keyboard: by the terminal, which asks every process of the group; else by a signal to the command alone.
+    """
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, "-c", "from mla_cost.cli import main; main()", *arguments])  # noqa: S606  (a program without a shell)
+    shown, before, start, sent = b"", b"", time.monotonic(), 0.0
+    while time.monotonic() - start < 90:
+        if select.select([terminal], [], [], 0.02)[0]:
+            try:
+                shown += os.read(terminal, 65536)
+            except OSError:  # the end of a pseudo terminal
+                break
+        due = when in shown if isinstance(when, bytes) else time.monotonic() - start > when
+        if due and not sent:
+            sent, before = time.monotonic(), shown
+            os.write(terminal, b"\x03") if keyboard else os.kill(child, signal.SIGINT)
+    _, status = os.waitpid(child, 0)
+    os.close(terminal)
+    return Ended(os.waitstatus_to_exitcode(status), time.monotonic() - sent, shown, before)
+
+
+@pytest.mark.parametrize("keyboard", [True, False])
+@pytest.mark.parametrize("arguments", [SEARCH, FIT])
+def test_ctrl_c_ends_what_runs_at_once(arguments, keyboard):
+    """Interrupted once the bar stands there, whose words say what is going on."""
+    words = b"candidates" if arguments is SEARCH else b"layouts for"
+    ended = interrupted(arguments, when=words, keyboard=keyboard)
+    assert words in ended.before
+    assert ended.code == 130
+    assert ended.seconds < 0.5
+    assert not [noise for noise in NOISE if noise in ended.shown]
+    assert ended.shown.endswith(b"\r\x1b[2K\x1b[?25h"), "the bar is gone and the cursor is back"
+
+
+@pytest.mark.parametrize("when", [0.4, 0.7])
+def test_an_early_ctrl_c_is_as_quiet(when):
+    ended = interrupted(SEARCH, when=when, keyboard=True)
+    assert (ended.code, ended.seconds < 0.5) == (130, True)
+    assert not [noise for noise in NOISE if noise in ended.shown]
+
+
+def test_a_quick_answer_shows_no_bar_and_a_pipe_none_at_all(capfd):
+    from mla_cost.cli import progress
+
+    with progress.shown("work") as watch:  # stderr is no terminal here
+        watch("work", 1, 2)
+        time.sleep(1.3)
+    assert capfd.readouterr().err == ""
+    ended = interrupted(("plans",), when=60.0, keyboard=True)
+    assert ended.code == 0
+    assert b"\x1b[2K" not in ended.shown
+
+
+def test_a_search_that_is_interrupted_in_python_leaves_no_process(monkeypatch):
+    import multiprocessing
+
+    import mla_cost
+    from mla_cost.studies.search import pool
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "available", lambda: 2)
+    monkeypatch.setattr(pool, "MANY", 0)
+    monkeypatch.setattr(pool, "wait", stop)
+    with pytest.raises(KeyboardInterrupt):
+        mla_cost.search("kimi-k2", "910b-64gb", devices=256, global_batch=1024, seq_len=8192)
+    for worker in multiprocessing.active_children():
+        worker.join(1)
+    assert multiprocessing.active_children() == []

@@ -1,0 +1,82 @@
+"""The README does what it says: its commands run, its Python is a doctest, its output is the command's."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from mla_cost.declared.forms import FORMS
+from mla_cost.results import Status
+
+README = Path(__file__).parents[2] / "README.md"
+TEXT = README.read_text(encoding="utf-8")
+CONFIG = Path(__file__).parents[1] / "fixtures" / "hf" / "deepseek_like.json"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[str]:
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    return [line.partition(" #")[0].strip() for line in lines if line.startswith("mla-cost ")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the files that the README shows, named as it names them, and a published config."""
+    for block in blocks("yaml"):
+        (tmp_path / block.splitlines()[0].removeprefix("# ")).write_text(block, encoding="utf-8")
+    (tmp_path / "config.json").write_bytes(CONFIG.read_bytes())
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_answers(command, folder):
+    run = "import sys; from mla_cost.cli import main; main(sys.argv[1:])"
+    environment = {**os.environ, "PYTHONPATH": str(README.parent)}
+    done = subprocess.run(
+        (sys.executable, "-c", run, *shlex.split(command)[1:]),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() or "--output" in command or "--plot" in command
+
+
+def test_python_examples():
+    (example,) = blocks("python")
+    test = doctest.DocTestParser().get_doctest(example, {}, "README.md", "README.md", 0)
+    assert test.examples
+    failures: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=failures.append)
+    assert not failures, "".join(failures)
+
+
+def test_make_targets_exist():
+    targets = re.findall(r"^make (\w+)", "\n".join(blocks("sh")), re.MULTILINE)
+    made = re.findall(r"^(\w+):", (README.parent / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert targets == ["plan", "test"]
+    assert set(targets) <= set(made)
+
+
+def test_every_verdict_is_explained():
+    assert [status for status in get_args(Status) if f"| {status} |" not in TEXT] == []
+
+
+def test_other_names_of_forms_are_told():
+    names = [form.known_as.partition(" ")[0] for form in FORMS.values() if form.known_as]
+    assert names
+    assert [name for name in names if f"`{name}`" not in TEXT] == []

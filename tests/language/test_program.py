@@ -1,0 +1,214 @@
+"""The program text: what parses, what is refused and in which words, and that every declaration holds together."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from mla_cost.declared.forms import FORMS
+from mla_cost.declared.kernels import KERNELS
+from mla_cost.declared.schemes import SCHEMES
+from mla_cost.language.dims import SYMBOLS, Facts
+from mla_cost.language.program import (
+    Block,
+    Drop,
+    Exchange,
+    Form,
+    If,
+    Op,
+    Parameter,
+    Piece,
+    ProgramError,
+    Result,
+    Return,
+    Statement,
+    parse,
+)
+from mla_cost.language.rules import RULES
+from mla_cost.pricing.compile import Key, form_of
+
+LAYOUTS = ("sbnd", "bsht", "bnsd")
+SETTINGS = Key("explicit", "ulysses", "eager", Facts(), "bf16").settings()
+
+
+def one_line(line: str) -> Statement:
+    """The only statement of a piece."""
+    return parse(f"piece(x):\n    {line}\n")["piece"].body[0]
+
+
+# ---- what parses
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "q = linear x, W_q[n k+r h]",
+            Op((Result("q", None),), "linear", (), ("x", Parameter("W_q", ("n", "k+r", "h")))),
+        ),
+        ("k_nope[k], value[v] = split kv", Op((Result("k_nope", "k"), Result("value", "v")), "split", (), ("kv",))),
+        ('s = einsum "sbnd,tbd->bnst" q, key', Op((Result("s", None),), "einsum", ("sbnd,tbd->bnst",), ("q", "key"))),
+        ('o = fused "keep a: fp32 bns" "b" q', Op((Result("o", None),), "fused", ("keep a: fp32 bns", "b"), ("q",))),
+        ("exchange latent latent, k_rope", Exchange("latent", ("latent", "k_rope"))),
+        ("drop scores, q", Drop(("scores", "q"))),
+        ("return key, value", Return(("key", "value"))),
+        ("y = scale x  # its own op", Op((Result("y", None),), "scale", (), ("x",))),
+    ],
+)
+def test_a_line(line, expected):
+    assert one_line(line) == expected
+
+
+def test_conditions_nest_and_else_belongs_to_its_own_if():
+    text = """
+piece(x):
+    if r
+        if not d_q
+            return x
+        else
+            drop x
+    else
+        if v_layout == view
+            return x
+"""
+    (outer,) = parse(text)["piece"].body
+    assert isinstance(outer, If)
+    assert (outer.name, outer.value, outer.negated) == ("r", None, False)
+    (inner,) = outer.then
+    assert inner == If("d_q", None, True, (Return(("x",)),), (Drop(("x",)),))
+    assert outer.otherwise == (If("v_layout", "view", False, (Return(("x",)),), ()),)
+
+
+def test_pieces_have_names_and_parameters():
+    pieces = parse("first(q, key):\n    return q\n\n# a remark\nsecond():\n    drop q\n")
+    assert pieces == {
+        "first": Piece("first", ("q", "key"), (Return(("q",)),)),
+        "second": Piece("second", (), (Drop(("q",)),)),
+    }
+
+
+# ---- what is refused, with the text that was read
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("linear x, W", "expected `results = op \"words\" arguments`, read 'linear x, W'"),
+        ('s = einsum "sbnd,tbd->bnst q, key', "expected a name or `W[dims]`, read '\"sbnd'"),
+        ("k-nope = split kv", "expected `name` or `name[dim]`, read 'k-nope'"),
+        ("k_nope[k, value = split kv", "expected `name` or `name[dim]`, read 'k_nope[k'"),
+        ("y = linear x, W[d_q h", "expected a name or `W[dims]`, read 'W[d_q h'"),
+        ("y = linear x z, W[d_q h]", "expected a name or `W[dims]`, read 'x z'"),
+        ("else", "read 'else'"),
+        ("if r is 0", "expected `if fact`, `if not fact` or `if setting == value`, read 'if r is 0'"),
+        ("if r == ", "read 'if r =='"),
+        ("= linear x", "read '= linear x'"),
+    ],
+)
+def test_a_line_that_does_not_parse_is_quoted(line, words):
+    with pytest.raises(ProgramError, match=re.escape(words)):
+        one_line(line)
+
+
+@pytest.mark.parametrize("heading", ["forward(x)", "forward x:", "for ward(x):", "return x"])
+def test_a_heading_that_does_not_parse_is_quoted(heading):
+    with pytest.raises(ProgramError, match=re.escape(f"expected `name(arguments):`, read {heading!r}")):
+        parse(f"{heading}\n    return x\n")
+
+
+def test_a_kernel_without_a_program_for_a_shared_key_says_so():
+    with pytest.raises(ProgramError, match="kernel flash has no program for a shared key"):
+        KERNELS["flash"].piece(shared=True, layout="sbnd")
+
+
+# ---- every declaration
+
+
+def statements(block: Block) -> Iterator[Statement]:
+    """Every statement, those under conditions too."""
+    for statement in block:
+        yield statement
+        if isinstance(statement, If):
+            yield from statements(statement.then)
+            yield from statements(statement.otherwise)
+
+
+def kernel_pieces() -> Iterator[tuple[str, Piece]]:
+    for kernel in KERNELS.values():
+        for shared in (False, True):
+            if (kernel.shared_text if shared else kernel.text) is not None:
+                keys = "one key" if shared else "all keys"
+                yield from ((f"{kernel.name} {layout} {keys}", kernel.piece(shared, layout)) for layout in LAYOUTS)
+
+
+def unknown(pieces: Iterable[Piece], ops: set[str]) -> set[str]:
+    """Ops that no rule runs, names read before they are bound, and conditions on what is neither dim nor setting."""
+    found: set[str] = set()
+    for piece in pieces:
+        bound = set(piece.parameters)
+        for statement in statements(piece.body):
+            found |= _unknown(statement, bound, ops)
+    return found
+
+
+def _unknown(statement: Statement, bound: set[str], ops: set[str]) -> set[str]:
+    if isinstance(statement, If):
+        known = SETTINGS if statement.value is not None else SYMBOLS
+        return set() if statement.name in known else {f"if {statement.name}"}
+    if isinstance(statement, Op):
+        read = {argument for argument in statement.arguments if isinstance(argument, str)}
+        missing = ({statement.name} - ops) | (read - bound)
+        bound |= {result.name for result in statement.results}
+        return missing
+    return set(statement.names) - bound
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_each_form(name):
+    form = form_of(name)
+    assert isinstance(form, Form)
+    assert "forward" in form.pieces
+    ops = set(RULES) | set(form.pieces) | {"attend", "parameter", "same"}
+    assert not unknown(form.pieces.values(), ops)
+    assert form.scheme in SCHEMES
+    for piece in form.pieces.values():
+        assert isinstance(piece.body[-1], (Return, If)), f"{piece.name} ends without a return"
+
+
+@pytest.mark.parametrize("name", dict(kernel_pieces()))
+def test_each_kernel(name):
+    piece = dict(kernel_pieces())[name]
+    assert not unknown([piece], set(RULES)), name
+    assert piece.parameters == ("q", "key", "value")
+    assert "{" not in repr(piece.body), f"{name}: letters that no layout fills"
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_each_scheme_moves_points_that_some_form_has(name):
+    scheme = SCHEMES[name]
+    points = frozenset().union(*(form_of(form).points for form in FORMS))
+    assert set(scheme.moves) <= points
+    assert set(scheme.moves.values()) <= set(RULES)
+    assert scheme.source
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_each_parameter_has_dims_that_are_symbols(name):
+    for piece in form_of(name).pieces.values():
+        for statement in statements(piece.body):
+            arguments = statement.arguments if isinstance(statement, Op) else ()
+            for parameter in (argument for argument in arguments if isinstance(argument, Parameter)):
+                assert {part for dim in parameter.dims for part in dim.split("+")} <= set(SYMBOLS), parameter
+
+
+def test_the_table_of_ops_is_complete_whoever_asks_first_and_a_block_does_not_load_it():
+    """In processes of their own: in this one another test may have filled the table."""
+    asked = "from mla_cost.language.rules import RULES; from mla_cost.language.rules.layer_ops import LAYER_RULES as L"
+    loaded = "import sys; from mla_cost.language.rules import rule; rule('linear')"
+    block = f"{loaded}; assert 'mla_cost.language.rules.layer_ops' not in sys.modules"
+    for script in (f"{asked}; assert set(L) < set(RULES), set(L) - set(RULES)", block):
+        subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,252 @@
+"""No setting is dropped without a word, and no command falls over one.
+
+Every setting of a plan, with a value that is not the default, changes figures, is refused, is noted, or stands in the
+row as what was priced. Every command takes what `plan` takes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+import mla_cost
+from mla_cost.cli import main
+from mla_cost.errors import InputError
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.results import Result
+
+VALUES: dict[str, list[Any]] = {
+    "scheme": ["kv-gather", "ring", "kv-all-gather"],
+    "kernel": ["eager", "eager-bmm", "flash", "mem-efficient", "npu-fusion", "auto"],
+    "seq_len": [4096],
+    "micro_batch": [2],
+    "sp": [2],
+    "tp": [2],
+    "pp": [2],
+    "ep": [2],
+    "etp": [2],
+    "dp": [16],
+    "micro_batches": [3],
+    "virtual_stages": [2],
+    "micro_batch_group": [4],
+    "first_layers": [10],
+    "last_layers": [10],
+    "pipeline_layout": ["Et*13|t*14L"],
+    "stage": [1],
+    "sharding": ["ddp", "zero1", "zero2"],
+    "gradient_dtype": ["bf16"],
+    "moment_dtype": ["bf16"],
+    "main_weights": ["remainders"],
+    "vocab_multiple": [1000],
+    "imbalance_percent": [150, "worst"],
+    "down_projections": ["sharded"],
+    "layers": [2],
+    "dtype": ["fp32"],
+    "v_layout": ["contiguous"],
+    "value_padding": ["qk"],
+    "attention_layout": ["bsht", "bnsd"],
+    "softmax_dtype": ["fp32"],
+    "mask": ["tensor"],
+    "norm": ["composite"],
+    "causal": [False],
+    "remat": ["full", "core_attn", "mlp", "moe", "shared_experts", "mla_up_proj", "layernorm", "moe_act"],
+    "profile": ["megatron"],
+    "dispatcher": ["deepep", "hybridep"],
+    "shared_overlap": ["on"],
+    "rope_fusion": ["off"],
+    "cross_entropy": ["native-fused", "fused", "chunked", "te-in-place", "te-fp32"],
+    "loss_chunks": [3],
+    "other_memory": [2**30],
+    "reserve": [{"runtime context": 2**31}],
+    "fragmentation_percent": [7],
+    "dims": [{"v_head_dim": 64}],
+    "facts": [{"num_experts_per_token": 4}, {"other_layer_bytes": 5}],
+}
+ASKED = {"model", "device", "scope", "form"}  # what is asked about, and no way to answer it
+MODEL: dict[str, Any] = {"model": "moonlight-16b-a3b", "device": "h100-80gb", "seq_len": 8192, "ep": 8, "dp": 8}
+BLOCK: dict[str, Any] = {"scope": "attention", "model": "deepseek-v3", "device": "a100-80gb", "seq_len": 8192}
+BASES: dict[str, dict[str, Any]] = {
+    "reference": {**MODEL, "form": "explicit", "micro_batches": 8},
+    "eager": {**MODEL, "form": "explicit", "kernel": "eager"},
+    "megatron": {**MODEL, "form": "explicit", "profile": "megatron"},
+    "no device": {**MODEL, "device": None, "form": "absorbed"},
+    "one rank": {"model": "deepseek-v2-lite", "device": "h100-80gb", "seq_len": 8192, "form": "laga"},
+    "block": {**BLOCK, "form": "explicit"},
+    "eager block": {**BLOCK, "form": "laga", "kernel": "eager"},
+    "block on one rank": {**BLOCK, "device": "910b-64gb", "form": "absorbed", "sp": 1},
+    "block without a device": {**BLOCK, "device": None, "form": "absorbed"},
+}
+
+
+def test_every_setting_is_walked():
+    assert VALUES.keys() == PlanSettings.model_fields.keys() - ASKED
+
+
+@cache
+def planned(base: str) -> Result:
+    return mla_cost.plan(**BASES[base]).results[0]
+
+
+def figures(row: Result) -> tuple[Any, ...]:
+    verdict = row.verdict and (row.verdict.status, row.verdict.required_bytes, row.verdict.usable_bytes)
+    return row.memory, row.communication, row.flops, verdict
+
+
+def priced_as(row: Result, field: str, value: Any) -> bool:
+    """Whether the row says that this is what was priced."""
+    own = {"scheme": row.scheme, "kernel": row.kernel, "profile": row.profile}
+    return own.get(field, row.settings.get(field)) == value
+
+
+def outcome(base: str, field: str, value: Any) -> str:
+    try:
+        row = mla_cost.plan(**{**BASES[base], field: value}).results[0]
+    except InputError as error:
+        return "refused" if field in str(error) or str(value) in str(error) else f"refused for another thing: {error}"
+    if row.memory.saved_bytes is None:
+        return "refused"
+    if figures(row) != figures(planned(base)):
+        return "changes figures"
+    (name,) = [f"{field}.{key}" for key in value] if field in {"dims", "facts"} else [field]
+    if any(note.startswith(name) and "no effect" in note for note in row.notes):
+        return "noted"
+    return "priced as asked" if priced_as(row, field, value) else "dropped"
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_no_setting_is_dropped_without_a_word(base):
+    walked = [(field, value) for field, values in VALUES.items() for value in values]
+    found = {
+        (field, str(value)): outcome(base, field, value) for field, value in walked if BASES[base].get(field) != value
+    }
+    said = {"refused", "changes figures", "noted", "priced as asked"}
+    automatic = {("kernel", "auto")} if "kernel" not in BASES[base] else set()  # the default itself
+    assert {each: why for each, why in found.items() if why not in said and each not in automatic} == {}
+
+
+def test_kernel_auto_keeps_the_value_padding_that_was_asked_for():
+    """Moonlight on 8 H100: flash with V widened to 192 keeps 16.4 GiB where the unpadded one keeps 15.5."""
+    for asked in (MODEL, {**BLOCK, "device": "h100-80gb"}):
+        base: dict[str, Any] = {**asked, "form": "explicit"}
+        auto, flash = (
+            mla_cost.plan(**base, value_padding="qk"),
+            mla_cost.plan(**base, value_padding="qk", kernel="flash"),
+        )
+        plain = mla_cost.plan(**base)
+        saved = [study.results[0].memory.saved_bytes for study in (auto, flash, plain)]
+        assert auto.results[0].kernel == "flash"
+        assert saved[0] == saved[1]
+        assert saved[1] > (saved[2] or 0)
+        swept = mla_cost.sweep(**base, value_padding="qk", over={"micro_batch": [1]})[0]
+        assert (swept["kernel"], swept["saved_bytes"]) == ("flash", saved[0])
+
+
+def test_a_padding_that_no_fused_kernel_trains_with_leaves_eager():
+    """V wider than Q and K cannot be widened to them, and Ascend has no fused kernel beside the one that pads."""
+    wide = {**BLOCK, "device": "910b-64gb", "form": "explicit", "dims": {"v_head_dim": 256}}
+    row = mla_cost.plan(**wide, value_padding="qk").results[0]
+    told = " ".join(row.notes)
+    assert row.kernel == "eager"
+    assert "no fused kernel that we know of trains it there with value_padding qk" in told
+    assert "value_padding qk: no effect (kernel eager takes V as wide as it is)" in told
+
+
+# ---- commands
+
+LITE = ["--model", "deepseek-v2-lite", "--device", "h100-80gb", "--form", "explicit"]
+BOTH = {
+    "plan": ["plan", *LITE],
+    "sweep": ["sweep", *LITE, "--over", "seq_len=4096,8192"],
+    "terms": ["plan", *LITE, "--explain-term", "allocated"],
+    "fit": ["fit", *LITE, "--max-seq-len", "65536"],
+}
+COMMANDS = {
+    **{name: (command, "model") for name, command in BOTH.items() if name != "terms"},
+    "terms": (["plan", *LITE, "--explain-term", "required"], "model"),
+    **{f"{name}, a block": ([*command, "--scope", "attention"], "attention") for name, command in BOTH.items()},
+    "levers, a block": (["plan", *LITE, "--scope", "attention", "--levers"], "attention"),
+    "explain": (["explain", "explicit", "--model", "deepseek-v2-lite"], ""),
+}
+ASSIGNED = [
+    *("scheme=kv-gather", "kernel=auto", "kernel=flash", "micro_batch=2", "tp=2", "pp=2", "ep=2", "first_layers=13"),
+    *("sharding=zero2", "layers=2", "value_padding=qk", "mask=tensor", "remat=mlp", "dispatcher=deepep"),
+    *("cross_entropy=chunked", "reserve.runtime context=1GiB", "dims.v_head_dim=64", "facts.num_experts_per_token=4"),
+]
+
+
+def ended(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> int:
+    """The exit code; nothing but InputError's one line is complained of."""
+    with pytest.raises(SystemExit) as ending:
+        main(arguments)
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) <= 1, err
+    assert err == "" or err.startswith("mla-cost: ")
+    return int(ending.value.code or 0)
+
+
+PLANNED: dict[tuple[str, str], int] = {}  # exit codes of plan
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_what_plan_takes(capsys, name):
+    command, scope = COMMANDS[name]
+    for assigned in ASSIGNED:
+        code = ended(capsys, [*command, "--set", assigned])
+        if scope and (scope, assigned) not in PLANNED:
+            PLANNED[scope, assigned] = ended(capsys, [*BOTH["plan"], "--scope", scope, "--set", assigned])
+        planned = PLANNED.get((scope, assigned), 2)
+        searches = name in {"fit", "explain"}  # fit looks for degrees of its own where these are refused
+        assert (assigned, code) in {(assigned, planned), (assigned, 0 if searches else planned)}
+
+
+@pytest.mark.parametrize("scope", ["attention", "model"])
+def test_kernel_auto_is_a_value_to_go_over(scope):
+    """On devices and widths that have other kernels each; every row is the plan's own."""
+    over: dict[str, Any] = {"kernel": ["auto", "eager"], "dims.v_head_dim": [64, 256], "dtype": ["bf16", "fp32"]}
+    devices = ["a100-80gb", "910b-64gb", "mi300x"]
+    study = mla_cost.sweep("deepseek-v2-lite", devices, form="all", scope=scope, seq_len=4096, over=over)
+    assert len({row["kernel"] for row in map(study.row, range(len(study)))}) > 3
+    for row in map(study.row, range(0, len(study), 5)):
+        dims = {"v_head_dim": row["dims.v_head_dim"]}
+        asked = {name: row[name] for name in ("form", "dtype", "device")}
+        asked["kernel"] = "auto" if row["kernel"] != "eager" else "eager"
+        (planned,) = mla_cost.plan("deepseek-v2-lite", scope=scope, seq_len=4096, dims=dims, **asked).results
+        if row["kernel"] != "eager":
+            assert (row["kernel"], row["saved_bytes"]) == (planned.kernel, planned.memory.saved_bytes)
+        assert planned.verdict is None or row["status"] == planned.verdict.status or row["kernel"] == "eager"
+
+
+def test_a_formula_of_kernel_auto_is_that_of_the_kernel_it_stands_for(capsys):
+    def told(*arguments: str) -> str:
+        with pytest.raises(SystemExit):
+            main(["explain", "laga", *arguments])
+        return capsys.readouterr().out
+
+    assert told("--kernel", "auto") == told("--kernel", "eager") == told()
+    point = ["--model", "deepseek-v3", "--sp", "8"]
+    fused = told(*point, "--kernel", "flash")
+    assert fused != told(*point)
+
+
+# ---- what a pipeline refuses is a row
+
+
+def test_zero2_in_a_pipeline_is_an_illegal_row(capsys):
+    found = mla_cost.plan(**{**MODEL, "form": ("explicit", "laga")}, pp=3, sharding="zero2").results
+    assert [row.verdict.status for row in found if row.verdict] == ["illegal", "illegal"]
+    assert all(
+        row.verdict and "change sharding to zero1 or distributed, or pp to 1" in row.verdict.reason for row in found
+    )
+    for change in ({"sharding": "zero1"}, {"sharding": "distributed"}, {"pp": 1}):
+        for row in mla_cost.plan(**{**MODEL, "form": "laga", "pp": 3, "sharding": "zero2", **change}).results:
+            assert row.verdict is not None
+            assert row.verdict.status != "illegal"
+    with pytest.raises(SystemExit) as ending:
+        main(["plan", *LITE, "--pp", "3", "--sharding", "zero2", "--format", "json"])
+    out, err = capsys.readouterr()
+    assert ending.value.code == 2
+    assert '"status": "illegal"' in out
+    assert "zero2 shards gradients" in out
+    assert "zero2 shards gradients" in err
