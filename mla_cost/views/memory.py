@@ -41,7 +41,7 @@ class Layer(Protocol):
 
 
 class Timeline(NamedTuple):
-    """Live bytes over the events of a block, ready to be drawn; its fields are those of mla_cost.explaining.pictures."""
+    """Live bytes over the events of a block, ready to be drawn; fields as in mla_cost.explaining.pictures."""
 
     title: str
     usable_bytes: int | None
