@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from mla_cost.batch import matrices
 from mla_cost.batch.codes import MISSING, NO_PROGRAM, REQUIREMENT, TOO_LARGE
 from mla_cost.batch.matrices import OTHERS, SCRATCH, Folded, Ints, fold, fold_further
-from mla_cost.batch.workspace import fused_workspace
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
@@ -21,6 +20,7 @@ from mla_cost.language.evaluate import FENCE
 from mla_cost.language.program import Form, Kernel, Pair, ProgramError, Scheme, sizes_asked
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.automatic import trained
+from mla_cost.pricing.block import fused_workspace
 from mla_cost.pricing.compile import Key, form_of, timeline
 from mla_cost.pricing.resolve import Illegal, resolve, scheme_of
 from mla_cost.pricing.usable import usable
