@@ -96,5 +96,7 @@ def test_a_communicator_on_numbers_and_on_arrays():
 
 
 def test_ints_need_no_numpy():
-    code = "import sys; from mla_cost.language import numbers; numbers.round_up(5, 4); assert 'numpy' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603  # our own code
+    code = (
+        "import sys; from mla_cost.language import numbers; numbers.round_up(5, 4); assert 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)  # our own code

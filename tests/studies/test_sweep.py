@@ -546,7 +546,8 @@ def test_numpy_is_imported_by_sweeps_alone():
 
 def test_kernel_auto_follows_every_width_of_a_head():
     """An absorbed head is as wide as the latent, and no kernel trains one that is no multiple of 8."""
-    asked = {"model": "deepseek-v2-lite", "device": "h100-80gb", "scope": "attention", "form": "absorbed", "sp": 2}
+    asked: dict[str, Any] = {"model": "deepseek-v2-lite", "device": "h100-80gb", "form": "absorbed", "sp": 2}
+    asked["scope"] = "attention"
     ranks = [512, 500, 64, 36]
     study = mla_cost.sweep(**asked, kernel="auto", over={"dims.kv_lora_rank": ranks, "seq_len": [2048]})
     for rank, row in zip(ranks, map(study.row, range(len(study))), strict=True):

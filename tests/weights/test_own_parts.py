@@ -109,5 +109,5 @@ def test_a_branch_in_a_workspace_is_seen_by_search_and_explain(monkeypatch, caps
 
 def test_an_unknown_size_is_named_with_the_nearest():
     for text, dims in (("4*head*queries", {}), ("rows", {"rows": lambda head: head})):
-        with pytest.raises(ValueError, match="'head'.* no size of a call; allowed: batch, .*did you mean heads"):
+        with pytest.raises(ValueError, match=r"'head'.* no size of a call; allowed: batch, .*did you mean heads"):
             Workspace(text, **dims)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mla_cost.batch.matrices import Ints
+from mla_cost.batch.points import distinct
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.automatic import DECIDING_WIDTHS, with_kernel
@@ -44,12 +45,12 @@ class Automatic:
             for at in range(len(self._grid.devices)):
                 found.setdefault(self._own(choice, at, tuple(map(int, widths))), {})[at] = None
             return found
-        every = np.stack([np.broadcast_to(width, box.size) for width in widths])
-        combinations, which = np.unique(every, axis=1, return_inverse=True)
+        differ = distinct(*(width.astype(np.int64) for width in widths if isinstance(width, np.ndarray)))
+        combinations = np.array([np.broadcast_to(width, box.size)[differ.first] for width in widths], np.int64)
         for at in range(len(self._grid.devices)):
-            own = [self._own(choice, at, tuple(map(int, each))) for each in combinations.T]
+            own = [self._own(choice, at, tuple(each)) for each in combinations.T.tolist()]
             for kernel in dict.fromkeys(own):
-                mine = np.array([other == kernel for other in own])[which.ravel()]
+                mine = np.array([other == kernel for other in own])[differ.codes]
                 found.setdefault(kernel, {})[at] = np.flatnonzero(mine)
         return found
 
