@@ -22,13 +22,13 @@ from mla_cost.batch.matrices import (
     top,
     undominated,
 )
-from mla_cost.batch.workspace import fused_workspace
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.layers import LAYERS
 from mla_cost.language import evaluate
 from mla_cost.language.evaluate import FENCE, Account, Tape, account_of
 from mla_cost.language.machine import DTYPE_BYTES, PROGRAMS, Timeline
 from mla_cost.language.polynomial import ZERO, Monomial, Polynomial, total
+from mla_cost.pricing.block import fused_workspace
 from mla_cost.pricing.compile import Key, timeline
 
 PHASES: Final = {"forward": ("forward",), "backward": ("backward", "recompute")}  # as a plan sums them

@@ -11,20 +11,19 @@ from numpy.typing import NDArray
 from mla_cost.batch import matrices
 from mla_cost.batch.codes import MISSING, NO_PROGRAM, REQUIREMENT, TOO_LARGE
 from mla_cost.batch.matrices import OTHERS, SCRATCH, Folded, Ints, fold, fold_further
-from mla_cost.batch.requirements import fails
-from mla_cost.batch.workspace import fused_workspace
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.inputs.config import DeviceConfig
-from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import FENCE
-from mla_cost.language.program import Form, Kernel, Pair, ProgramError, Scheme
+from mla_cost.language.program import Form, Kernel, Pair, ProgramError, Scheme, sizes_asked
 from mla_cost.language.workspace import kinds_of
+from mla_cost.pricing.automatic import trained
+from mla_cost.pricing.block import fused_workspace
 from mla_cost.pricing.compile import Key, form_of, timeline
 from mla_cost.pricing.resolve import Illegal, resolve, scheme_of
-from mla_cost.pricing.verdict import reserve_items
+from mla_cost.pricing.usable import usable
 from mla_cost.studies.sweep.grid import WIDTHS, Box, Choice, Grid
 from mla_cost.studies.sweep.moments import FIGURES, MORE, Kinds, rows
 
@@ -100,15 +99,15 @@ class Pricer:
             values["fused_workspace"] = fused_workspace(kernel, key.facts, call, values)
         self._evaluate(self._rows(key, stacked, values), values, size, into, found)
         if kernel.fused:
-            self._trained(key, values, size, into, found)
+            self._trained(key, values, into, found)
 
     def _key(self, choice: Choice, values: Mapping[str, Any]) -> Key | int:
         """The key of these points, or why there is none: resolved as a plan would, for the first of them."""
         first = {symbol: int(_first(value)) for symbol, value in values.items()}
         kernel = choice.settings.kernel, choice.settings.value_padding
         signature = (choice.number, kernel, *(min(first.get(symbol, 2), 2) for symbol in _BITS), _padding_class(first))
-        refused = _refused_requirement(SCHEMES[_scheme_name(choice)], first)
-        if refused:
+        sizes = sizes_asked(first)
+        if any(need.broken(sizes) for need in SCHEMES[_scheme_name(choice)].requires):
             return REQUIREMENT
         if signature not in self._keys:
             self._keys[signature] = self._resolved(choice, first)
@@ -154,14 +153,11 @@ class Pricer:
         if beyond is not None:
             found.reason[beyond if isinstance(into, slice) else into[beyond]] = TOO_LARGE
 
-    def _trained(self, key: Key, values: Mapping[str, Any], size: int, into: Any, found: Figures) -> None:
+    def _trained(self, key: Key, values: Mapping[str, Any], into: Any, found: Figures) -> None:
         """Where an implementation of a fused kernel trains these widths, by architecture."""
-        form = form_of(key.form)
-        qk = key.facts.size(key.facts.present(form.qk)).at(values)
-        v = qk if key.value_padding != "none" else key.facts.size(form.value).at(values)
         for arch in dict.fromkeys(device.arch for device in self.grid.devices if device is not None):
             known = found.trained.setdefault(arch, np.ones(len(found.reason), bool))
-            known[into] = _trains(KERNELS[key.kernel], arch, (qk, v, key.dtype), size)
+            known[into] = trained(KERNELS[key.kernel], arch, key, values)
 
     # ---- verdicts
 
@@ -174,9 +170,8 @@ class Pricer:
         if self.grid.own_sp:
             values = np.arange(1, defaults.SP + 1)
         if key not in self._usable:
-            self._usable[key] = np.array(
-                [_usable(device, choice.settings.model_copy(update={"sp": int(sp)})) for sp in values], np.int64
-            )
+            ranks = values.astype(np.int64)
+            self._usable[key] = np.broadcast_to(usable(device, choice.settings, {"sp": ranks}), ranks.shape)
         found = self._usable[key]
         if self.grid.own_sp:
             sp = np.broadcast_to(self.grid.values(box)["P"], box.size).astype(np.int64)
@@ -188,11 +183,6 @@ def _refuse(found: Figures, into: Any, reason: int) -> None:
     found.reason[into] = reason
     for column in (*found.columns.values(), found.peak, *found.allocated.values()):
         column[into] = MISSING
-
-
-def _usable(device: DeviceConfig, settings: PlanSettings) -> int:
-    reserve = reserve_items(device, settings, {"sp": settings.sp})
-    return device.visible_bytes.integer - sum(item.bytes for item in reserve)
 
 
 # ---- structure
@@ -241,8 +231,9 @@ def _code(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[str
 
 def _marks(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[str, Any]) -> Iterator[Any]:
     """Truth values on which structure depends; those that are the same all over a box are scalars."""
+    sizes = sizes_asked(values)
     for need in scheme.requires:
-        yield fails(need, values)
+        yield need.broken(sizes)
     for symbol in _BITS:
         if isinstance(values.get(symbol), np.ndarray):
             yield values[symbol] == 1
@@ -252,10 +243,6 @@ def _marks(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[st
     if kernel.pads(getattr(form, "shared_key", False)):
         yield values["v"] == values["k"] + values["r"]
         yield values["v"] > values["k"] + values["r"]
-
-
-def _refused_requirement(scheme: Scheme, first: Mapping[str, int]) -> bool:
-    return any(bool(fails(need, first)) for need in scheme.requires)
 
 
 def _padding_class(first: Mapping[str, int]) -> int:
@@ -270,20 +257,3 @@ def _groups(code: Ints) -> Iterator[Ints | None]:
         return
     for each in np.flatnonzero(np.bincount(code)) if code.max() < len(code) else np.unique(code):
         yield np.flatnonzero(code == each)
-
-
-# ---- what trains
-
-
-def _trains(kernel: Kernel, arch: str, heads: tuple[Any, Any, str], size: int) -> Any:
-    """heads: widths of Q and K and of V, numbers or arrays, and the dtype."""
-    qk, v, dtype = heads
-    if not isinstance(qk, np.ndarray) and not isinstance(v, np.ndarray):
-        return any(limit.trains(arch, int(qk), int(v), dtype) for limit in kernel.limits)
-    both = np.broadcast_to(qk, size) * float(1 << 20) + np.broadcast_to(v, size)
-    pairs, which = np.unique(both, return_inverse=True)
-    able = [
-        any(limit.trains(arch, int(pair) >> 20, int(pair) & ((1 << 20) - 1), dtype) for limit in kernel.limits)
-        for pair in pairs
-    ]
-    return np.array(able)[which]
