@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
-from mla_cost.batch.points import NUMBERS
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
@@ -19,32 +18,16 @@ from mla_cost.inputs.given import items
 from mla_cost.inputs.given import name as text_of
 from mla_cost.inputs.plan_files import assignments
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.table import BOTH, TABLE
 from mla_cost.pricing.resolve import named, refuse_tensor_parallel
 from mla_cost.pricing.verdict import AUTO
 
 MOST_VALUES: Final = 10_000_000
 MOST_LISTED: Final = 1_000_000  # of a list or a generator, which hold each value
 _VALUES: Final = "numbers, names, true, false or null; a list or range of them, or text such as 1..64*2"
-COUNTS: Final = {"attention": ("seq_len", "sp", "micro_batch", "layers"), "model": NUMBERS}
-# what attention scope prices; a plan's further settings belong to model scope
-_ATTENTION: Final = (
-    *("model", "device", "form", "scheme", "kernel", *COUNTS["attention"], "tp", "dtype", "v_layout", "value_padding"),
-    *("attention_layout", "softmax_dtype", "mask", "names", "norm", "causal", "remat", "profile", "idle_mlp"),
-    "other_memory",
-)
-_NO_AXES: Final = (
-    "scope",
-    "layers",
-    "idle_mlp",
-    "published",
-    "dims",
-    "facts",
-    "reserve",
-)  # of model scope; dims.*, facts.*, reserve.* are
-FIELDS: Final = {
-    "attention": _ATTENTION,
-    "model": tuple(name for name in PlanSettings.model_fields if name not in _NO_AXES),
-}
+# by scope, the fields of which whole numbers are gone over, as arrays
+COUNTS: Final = {scope: tuple(row.name for row in TABLE.values() if scope in row.numbers) for scope in BOTH}
+FIELDS: Final = {scope: tuple(row.name for row in TABLE.values() if scope in row.swept) for scope in BOTH}
 DECLARED: Final[dict[str, Mapping[str, Any]]] = {"form": FORMS, "scheme": SCHEMES, "kernel": KERNELS}
 _RANGE: Final = re.compile(r"(\d+)\.\.(\d+)(?:([*+])(\d+))?")
 _DIGITS: Final = 18
