@@ -103,11 +103,12 @@ def _read(option: Option, value: Any) -> Any:
 
     found = counted(value)
     if found is None:
-        raise InputError(SHOULD_BE, field=_names(option)[0], value=value)
+        raise InputError(SHOULD_BE, field=names_of(option)[0], value=value)
     return found
 
 
-def _names(option: Option) -> list[str]:
+def names_of(option: Option) -> list[str]:
+    """The flag and its aliases."""
     return list(option.flags or (f"--{option.name.replace('_', '-')}",))
 
 
@@ -123,7 +124,7 @@ def _hint(option: Option) -> Any:
         return Annotated[kind, typer.Argument(metavar="[PLAN]", help=option.help)]
     if option.kind == "form":
         return Annotated[kind, typer.Argument(help=option.help)]
-    names = _names(option)
+    names = names_of(option)
     if option.kind == "either":
         names = [f"{names[0]}/--no-{names[0][2:]}"]
     details: dict[str, Any] = {"help": option.help, "hidden": option.hidden, "rich_help_panel": option.group}

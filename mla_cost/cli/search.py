@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from typing import Any
 
 import typer
 
 from mla_cost.cli.flags import Given, command
 from mla_cost.inputs.table import TABLE
-
-_OPTIONS: Final = (
-    *("devices", "global_batch", "max_tp", "max_sp", "max_pp", "max_ep", "max_micro_batch", "max_idle", "by", "top"),
-)
 
 
 @command
@@ -21,13 +17,14 @@ def search(given: Given) -> None:
     import gc
 
     from mla_cost.errors import InputError
+    from mla_cost.studies.search.options import Options
 
     gc.enable()  # unlike a plan this makes millions of numbers
     flags = given.flags()
     axes = {name: flags.pop(name) for name in [*flags] if TABLE[name].search in {"degree", "choice"}}
     settings = given.settings(flags)
     stated = {name: text for name, text in axes.items() if text is not None}
-    found = _search(settings, stated, {name: given[name] for name in _OPTIONS})
+    found = _search(settings, stated, {name: given[name] for name in Options.model_fields})
     _print(found, given["output"], pareto=given["pareto"])
     if found.refused:
         raise InputError(found.refused)

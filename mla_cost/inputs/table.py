@@ -244,7 +244,7 @@ _ROWS: Final = (
         formula="style", heading=True, example="fp16",
     ),
     Setting(
-        "gradient_dtype", STEP, "Gradients that data-parallel ranks add up", **_choice(StateDtype, "fp32"),
+        "gradient_dtype", STEP, "Gradients as they are added up over micro-batches and ranks", **_choice(StateDtype, "fp32"),
         scopes=MODEL, reads=STATES | VERDICTS, heading=True, example="bf16",
     ),
     Setting(
@@ -256,7 +256,7 @@ _ROWS: Final = (
         **_choice(MainWeights, "fp32"), scopes=MODEL, reads=LAYERS | STATES, example="remainders",
     ),
     Setting(
-        "imbalance_percent", STEP, "Tokens of the fullest experts' rank, per cent of an even share, or `worst`",
+        "imbalance_percent", STEP, "Rows that reach the experts of the rank, per cent of an even share, or `worst`",
         "count", unit="%", default=100, least=100, most=1_000_000, values=("worst",), metavar="PERCENT|worst",
         scopes=MODEL, reads=LAYERS, example="150",
     ),
@@ -338,7 +338,7 @@ _ROWS: Final = (
         reads=VERDICTS, heading=True, example="2GiB",
     ),
     Setting(
-        "fragmentation_percent", MEMORY, "Visible memory that the allocator is taken to waste", "count", unit="%",
+        "fragmentation_percent", MEMORY, "Visible memory kept as a margin for fragmentation", "count", unit="%",
         least=0, most=50, none=True, reads=VERDICTS, axes=MODEL, example="8",
         unsaid=f"{defaults.FRAGMENTATION_PERCENT['model']} by default, "
         f"{defaults.FRAGMENTATION_PERCENT['attention']} at scope attention",
@@ -349,7 +349,7 @@ _ROWS: Final = (
     ),
     Setting(
         "published", PRICED, "A published figure to print beside the answer", "text", most=200, none=True, flag=False,
-        axes=NOWHERE, example="NAME",
+        axes=NOWHERE, example="published=NAME",
     ),
 )
 # fmt: on

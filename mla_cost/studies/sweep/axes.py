@@ -14,6 +14,7 @@ from mla_cost.declared.schemes import SCHEMES
 from mla_cost.errors import InputError, nearest, shown
 from mla_cost.inputs import catalog
 from mla_cost.inputs.config import AttentionDims, ModelConfig, validated
+from mla_cost.inputs.counts import counted
 from mla_cost.inputs.given import items
 from mla_cost.inputs.given import name as text_of
 from mla_cost.inputs.plan_files import assignments
@@ -29,7 +30,7 @@ _VALUES: Final = "numbers, names, true, false or null; a list or range of them, 
 COUNTS: Final = {scope: tuple(row.name for row in TABLE.values() if scope in row.numbers) for scope in BOTH}
 FIELDS: Final = {scope: tuple(row.name for row in TABLE.values() if scope in row.swept) for scope in BOTH}
 DECLARED: Final[dict[str, Mapping[str, Any]]] = {"form": FORMS, "scheme": SCHEMES, "kernel": KERNELS}
-_RANGE: Final = re.compile(r"(\d+)\.\.(\d+)(?:([*+])(\d+))?")
+_RANGE: Final = re.compile(r"(\d+[kKmM]?)\.\.(\d+[kKmM]?)(?:([*+])(\d+[kKmM]?))?")
 _DIGITS: Final = 18
 _GLOB: Final = re.compile(r"[*?\[]")
 
@@ -165,13 +166,15 @@ def _one(name: str, part: Any) -> Sequence[Any]:
         raise InputError("an empty value", field=f"over {name}")
     if name in {"model", "device", *DECLARED}:
         return (text,)
-    return (assignments((f"value={text}",))["value"],)
+    read = assignments((f"{name}={text}",))[name]
+    count = counted(text) if name in TABLE and TABLE[name].kind == "tokens" else None
+    return (read if count is None else count,)
 
 
 def _range(name: str, text: str, match: re.Match[str]) -> Sequence[int]:
     if max(len(part or "") for part in match.groups()) > _DIGITS:
         raise InputError(f"{shown(text)} is no range", field=f"over {name}", allowed=f"numbers of {_DIGITS} digits")
-    first, last, step = int(match[1]), int(match[2]), int(match[4] or 1)
+    first, last, step = (counted(part or "1") or 0 for part in (match[1], match[2], match[4]))
     if first > last or step == 0 or (match[3] == "*" and (step < 2 or first == 0)):
         raise InputError(
             f"{shown(text)} is no range", field=f"over {name}", allowed="a..b+STEP, or a..b*FACTOR with a FACTOR from 2"
