@@ -244,7 +244,8 @@ _ROWS: Final = (
         formula="style", heading=True, example="fp16",
     ),
     Setting(
-        "gradient_dtype", STEP, "Gradients as they are added up over micro-batches and ranks", **_choice(StateDtype, "fp32"),
+        "gradient_dtype", STEP, "Gradients as they are added up over micro-batches and ranks",
+        **_choice(StateDtype, "fp32"),
         scopes=MODEL, reads=STATES | VERDICTS, heading=True, example="bf16",
     ),
     Setting(
