@@ -109,7 +109,7 @@ def tables(space: Space, number: int) -> Iterator[Table]:
     question, program = space.question, space.programs[number]
     for rows in space.batches(number):
         columns = space.columns(rows)
-        composed = price(question.model, question.device, program.form, program.settings, columns, busiest=True)
+        composed = price(question.model, question.device, program.form, program.settings, columns, over_stages=True)
         table = _table(space, rows, composed)
         illegal, inexact = table["status"] == ILLEGAL, table["sent"] >= FENCE
         if illegal.any():
@@ -121,20 +121,20 @@ def tables(space: Space, number: int) -> Iterator[Table]:
 
 def _table(space: Space, rows: Table, composed: Any) -> Table:
     at = {name: values[rows["place"]] for name, values in space.at.items()}
-    rates, flops = weights_of(space.question.device), composed.busiest_flops
-    inside, between = split(rates, at, composed.busiest_by_axis)
+    rates, most = weights_of(space.question.device), composed.most
+    inside, between = split(rates, at, most.by_axis)
     return {
         **rows,
         **{name: at[name] for name in ("devices", "idle", "layout")},
         "inside": inside,
         "between": between,
-        "weight": weight(rates, flops, inside, between, at["idle"]),
+        "weight": weight(rates, most.executed, inside, between, at["idle"]),
         "status": composed.status,
-        "required": composed.required_bytes,
-        "short": composed.required_bytes - composed.usable_bytes,
-        "sent": composed.busiest_wire_bytes,
-        "flops": flops,
-        **composed.busiest_by_axis,
+        "required": composed["required_bytes"],
+        "short": composed["required_bytes"] - composed["usable_bytes"],
+        "sent": most.wire_bytes,
+        "flops": most.executed,
+        **most.by_axis,
         "alike": np.ones(len(composed.status), np.int64),
         "variants": np.ones(len(composed.status), np.int64),
     }
