@@ -68,6 +68,7 @@ def answers(work: Callable[[int], Any], count: int, workers: int, watch: Callabl
             writing.close()  # so that the end of the child is the end of the pipe
             waited.append(reading)
         while waited:
+            ready: Any
             for ready in wait(waited, timeout=POLL):
                 try:
                     number, answer = ready.recv()

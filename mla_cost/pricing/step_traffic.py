@@ -76,7 +76,7 @@ def hidden_states(settings: Any, hidden: int, element_bytes: Any) -> Any:
     return element_bytes * layer_rows(settings) * hidden * (settings.pp > 1)
 
 
-def between_stages(passed: Sequence[int], times: Any, once: Any) -> Iterator[Sent]:
+def between_stages(passed: Iterable[Any], times: Any, once: Any) -> Iterator[Sent]:
     """Hidden states to the next chunks and their gradients to those before. passed: as `passes`; once: bytes."""
     for phase, count in zip(PHASES, passed, strict=True):
         amount = times * count * once
