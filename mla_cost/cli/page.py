@@ -11,7 +11,7 @@ from mla_cost.cli import COMMANDS
 from mla_cost.cli.flags import names_of
 from mla_cost.cli.options import OWN, Option, default_of, metavar_of, offered
 from mla_cost.cli.program import build
-from mla_cost.explaining.formulas import markdown_table
+from mla_cost.results.markdown import table as markdown_table
 from mla_cost.inputs.table import GROUPS, TABLE, Setting
 
 _OPENING: Final = """<!-- made by docs/build.py -->
