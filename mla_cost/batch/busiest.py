@@ -10,7 +10,7 @@ from mla_cost.batch.composed import AXES
 from mla_cost.batch.holding import Ranks, sums
 from mla_cost.batch.matrices import Floats, Ints
 from mla_cost.batch.pipelines import Stage
-from mla_cost.weights.states import StepCollective
+from mla_cost.weights.sent import StepCollective
 
 _PIPELINE = AXES.index("pp")
 

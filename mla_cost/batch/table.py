@@ -15,6 +15,7 @@ from mla_cost.batch.pipelines import FIGURES
 from mla_cost.batch.points import Choices, Points, distinct
 from mla_cost.batch.requirements import fails
 from mla_cost.batch.symbols import TOKENS, Imbalance, Symbols, structure, symbols, tokens
+from mla_cost.declared.layers import LAYERS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
@@ -25,7 +26,7 @@ from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.compile import reduced
 from mla_cost.pricing.resolve import Illegal, Point, scheme_of
 from mla_cost.pricing.stage import Place, place_point
-from mla_cost.pricing.whole_model import WITH_EXPERTS, verdict
+from mla_cost.pricing.whole_model import verdict
 
 _DECIDE = ("seq_len", "micro_batch", "sp", "tp", "ep", "etp", "vocab_multiple", "loss_chunks")
 
@@ -156,7 +157,7 @@ class Table:
 
     def _allowed(self, places: frozenset[int]) -> Floats:
         """What the profile is budgeted."""
-        experts = any(self.places[at].layer.partition(" ")[0] in WITH_EXPERTS for at in places)
+        experts = any(LAYERS[self.places[at].layer.partition(" ")[0]].experts for at in places)
         device = self.question.device
         arch = device.arch if device else ""
         each = [

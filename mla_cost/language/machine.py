@@ -19,7 +19,7 @@ PROGRAMS = 1024  # that a process keeps, and of each thing that is folded from t
 
 Phase = Literal["forward", "recompute", "backward"]
 Kind = Literal["activation", "parameter", "parameter_gradient"]
-DTYPE_BYTES = {"int8": 1, "bool": 1, "bf16": 2, "fp16": 2, "fp32": 4, "int32": 4, "int64": 8}
+DTYPE_BYTES = {"int8": 1, "bool": 1, "bf16": 2, "fp16": 2, "int16": 2, "fp32": 4, "int32": 4, "int64": 8}
 
 
 class Allocation:
@@ -353,14 +353,15 @@ class Machine:
 
     # ---- leaves and nodes
 
-    def parameter(self, name: str, dims: Sequence[str]) -> Tensor:
-        """A parameter: counted on its own, never in the timeline."""
+    def parameter(self, name: str, dims: Sequence[str], dtype: str | None = None) -> Tensor:
+        """A parameter: counted on its own, never in the timeline. dtype: its own, where the program states one."""
+        dtype = dtype or self.dtype
         dims = tuple(self.facts.present(dim) for dim in dims)
         axes = contiguous(self.facts, dims)
-        size = self.facts.elements(dims) * DTYPE_BYTES[self.dtype]
-        allocation = Allocation(number=-1, label=name, dims=dims, dtype=self.dtype, size=size, kind="parameter")
+        size = self.facts.elements(dims) * DTYPE_BYTES[dtype]
+        allocation = Allocation(number=-1, label=name, dims=dims, dtype=dtype, size=size, kind="parameter")
         self.timeline.parameters.append(allocation)
-        tensor = Tensor(Storage(self, allocation), axes, self.dtype, name)
+        tensor = Tensor(Storage(self, allocation), axes, dtype, name)
         return self._leaf(name, tensor, parameter=True)
 
     def uncounted(self, label: str) -> Tensor:

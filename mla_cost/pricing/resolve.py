@@ -196,7 +196,7 @@ def layer_rows(settings: Any) -> Any:
 
 def layer_sizes(model: ModelConfig, settings: Any) -> dict[str, Any]:
     """As `layer_values` but for what is routed; the settings' numbers may be arrays, for then so are the sizes."""
-    from mla_cost.weights.states import padded_vocabulary  # only the model scope needs the arithmetic of states
+    from mla_cost.weights.held import padded_vocabulary  # only the model scope needs the arithmetic of states
 
     tp, rows = settings.tp, layer_rows(settings)
     width, experts = model.moe_intermediate_size or 0, model.num_routed_experts or 0

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from mla_cost.declared import defaults
 from mla_cost.declared.kernels import KERNELS
+from mla_cost.declared.layers import LAYERS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
@@ -22,6 +24,7 @@ from mla_cost.pricing.compile import Key
 from mla_cost.pricing.resolve import IMPLEMENTATION, Illegal, Point, named, refuse_form
 from mla_cost.pricing.rows import flop_count, illegal
 from mla_cost.pricing.stage import ChunkCost, Segment, Segments, StageActivations, activations, as_allocated
+from mla_cost.pricing.stage_weights import Asked, RankWeights
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.results import (
     Basis,
@@ -37,22 +40,11 @@ from mla_cost.results import (
     Traffic,
     Verdict,
 )
+from mla_cost.weights.held import RankParameters
 from mla_cost.weights.parameters import layer_kinds
-from mla_cost.weights.states import (
-    BUCKET_SOURCE,
-    States,
-    StateSettings,
-    StepCollective,
-    bucket_bytes,
-    rank_parameters,
-    reduced_bytes,
-    shape_of,
-    sharding_problem,
-    states,
-    step_collectives,
-)
+from mla_cost.weights.sent import step_collectives
+from mla_cost.weights.states import States, StateSettings, bucket_bytes, shape_of, sharding_problem, states
 
-WITH_EXPERTS = frozenset({"moe", "mtp_moe"})  # the layers that run grouped products
 EXPERTS_FUSED = (
     "router, permuting and weighing of expert rows are one fused op each, by construction: code that runs the router "
     "in fp32 keeps 4h bytes a token more, and code that weighs rows in fp32 and adds them by index 4Kh more (h hidden "
@@ -61,6 +53,7 @@ EXPERTS_FUSED = (
 MTP_PARTS = "several multi-token-prediction modules, and one apart from the loss, are priced from their parts"
 STEP = "step of gradients in fp32"
 BUCKET = "ZeRO bucket"
+MAIN_DTYPES = {"fp32": "fp32", "remainders": "int16"}  # of the setting `main_weights`
 
 
 class Cost(NamedTuple):
@@ -69,6 +62,7 @@ class Cost(NamedTuple):
     stage: int
     chunks: tuple[Chunk, ...]
     costs: tuple[ChunkCost, ...]
+    held: RankParameters
     states: States
     active: StageActivations
     standing: tuple[Breakdown, ...] = ()
@@ -209,8 +203,9 @@ def verdict(
 
 def bucket(settings: PlanSettings) -> tuple[Basis, ...]:
     """What ZeRO reserves for the gradients that it reduces next; nothing under other shardings."""
-    amount = bucket_bytes(state_settings(settings))
-    return (Basis(BUCKET, amount, f"budgeted: {BUCKET_SOURCE}"),) if amount else ()
+    keeping = state_settings(settings)
+    amount = bucket_bytes(keeping)
+    return (Basis(BUCKET, amount, f"budgeted: {keeping.row.bucket_source}"),) if amount else ()
 
 
 def _told_verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, costs: Sequence[Cost]) -> Verdict:
@@ -333,27 +328,13 @@ def state_settings(settings: PlanSettings) -> StateSettings:
     """How states are kept under a plan."""
     return StateSettings(
         sharding=settings.sharding,
-        weight_bytes=4 if settings.dtype == "fp32" else 2,
-        gradient_bytes=4 if settings.gradient_dtype == "fp32" else 2,
-        moment_bytes=4 if settings.moment_dtype == "fp32" else 2,
-        master_bytes=_master_bytes(settings),
+        optimizer=defaults.OPTIMIZER,
+        dtype=settings.dtype,
+        gradient_dtype=settings.gradient_dtype,
+        moment_dtype=settings.moment_dtype,
+        main_dtype=MAIN_DTYPES[settings.main_weights],
         sharded_down=settings.down_projections == "sharded",
-        vocab_multiple=settings.vocab_multiple,
-        whole_joined=not PROFILES[settings.profile].splits_joined,
-        fp16=settings.dtype == "fp16",
     )
-
-
-def _master_bytes(settings: PlanSettings) -> int:
-    """Bytes of a master weight that is held beside the weight itself.
-
-    fp32 weights are their own masters (NVIDIA/Megatron-LM@d98e8a64 optimizer/distrib_optimizer.py:466-469), but ZeRO
-    clones a rank's part whatever its dtype (deepspeedai/DeepSpeed@edaa7221 runtime/zero/stage_1_and_2.py:492).
-    """
-    if settings.main_weights != "fp32":
-        return 2
-    own = settings.dtype == "fp32" and settings.sharding in {"ddp", "distributed"}
-    return 0 if own else 4
 
 
 def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: str, arch: str = "") -> list[Cost]:
@@ -367,28 +348,29 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
     require_legal(model, settings)
     parallel, keeping = parallel_of(settings), state_settings(settings)
     segments = Segments(model, form, settings, as_allocated(family))
+    weights = RankWeights(model, Asked.of(form, settings))
     laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
     alike = {tuple(map(segments.alike, chunks)): chunks for chunks in laid_out}
-    kept = {key: _kept(model, parallel, keeping, segments, chunks, arch) for key, chunks in alike.items()}
+    kept = {key: _kept(weights, parallel, keeping, segments, chunks, arch) for key, chunks in alike.items()}
     return [
-        Cost(at, chunks, costs, held, activations(parallel, at, costs), stands)
+        Cost(at, chunks, costs, held, kept_states, activations(parallel, at, costs), stands)
         for at, chunks in enumerate(laid_out)
-        for costs, held, stands in [kept[tuple(map(segments.alike, chunks))]]
+        for costs, held, kept_states, stands in [kept[tuple(map(segments.alike, chunks))]]
     ]
 
 
 def _kept(
-    model: ModelConfig,
+    weights: RankWeights,
     parallel: Parallel,
     keeping: StateSettings,
     segments: Segments,
     chunks: tuple[Chunk, ...],
     arch: str,
-) -> tuple[tuple[ChunkCost, ...], States, tuple[Breakdown, ...]]:
-    """What stages of equal layers have alike: their chunks, states, and what stands."""
+) -> tuple[tuple[ChunkCost, ...], RankParameters, States, tuple[Breakdown, ...]]:
+    """What stages of equal layers have alike: their chunks, weights, states, and what stands."""
     costs = tuple(map(segments.chunk, chunks))
-    held = states(rank_parameters(model, parallel, chunks, keeping), parallel, keeping)
-    return costs, held, standing(costs, segments.profile, arch)
+    held = weights.parameters(chunks, parallel.pp)
+    return costs, held, states(held, parallel, keeping), standing(costs, segments.profile, arch)
 
 
 def require_legal(model: ModelConfig, settings: PlanSettings) -> None:
@@ -459,7 +441,7 @@ def standing(costs: Sequence[ChunkCost], profile: Profile, arch: str) -> tuple[B
     experts = False
     for segment in (segment for cost in costs for segment in cost.segments):
         size, values = segment.point.key.facts.elements, segment.at.values
-        experts = experts or segment.point.key.layer in WITH_EXPERTS
+        experts = experts or LAYERS[segment.point.key.layer].experts
         for item in segment.at.account.timeline.standing:
             outer, inner = size(item.outer).at(values), size(item.inner).at(values)
             sizes[item.name, outer, inner] = outer * inner * DTYPE_BYTES[item.dtype]
@@ -575,7 +557,7 @@ def _communication(model: ModelConfig, worst: Cost, settings: PlanSettings) -> C
         for cost in _collectives(segment, settings.micro_batches):
             key = (cost.kind, cost.tensor, cost.phase, cost.axis, cost.dtype)
             found[key] = _joined(found[key], cost) if key in found else cost
-    costs = [*found.values(), *_between_stages(model, worst, settings), *_step(model, worst, settings)]
+    costs = [*found.values(), *_between_stages(model, worst, settings), *_step(worst, settings)]
     return Communication(_traffic(costs, "forward"), _traffic(costs, "backward"), tuple(costs))
 
 
@@ -607,7 +589,7 @@ def _between_stages(model: ModelConfig, worst: Cost, settings: PlanSettings) -> 
     """Hidden states to the next chunk and their gradients to the chunk before, point to point."""
     if settings.pp == 1:
         return
-    width = 4 if settings.dtype == "fp32" else 2
+    width = DTYPE_BYTES[settings.dtype]
     positions = settings.seq_len // settings.sp // settings.tp * settings.micro_batch
     once = width * positions * model.dims.hidden
     for phase, count in (
@@ -623,10 +605,8 @@ def _between_stages(model: ModelConfig, worst: Cost, settings: PlanSettings) -> 
             )
 
 
-def _step(model: ModelConfig, worst: Cost, settings: PlanSettings) -> Iterator[CollectiveCost]:
-    parallel, keeping = parallel_of(settings), state_settings(settings)
-    held = rank_parameters(model, parallel, worst.chunks, keeping)
-    for called in step_collectives(held, parallel, keeping):
+def _step(worst: Cost, settings: PlanSettings) -> Iterator[CollectiveCost]:
+    for called in step_collectives(worst.held, parallel_of(settings), state_settings(settings)):
         yield CollectiveCost(
             kind=called.kind,
             tensor=called.tensor,
@@ -634,20 +614,10 @@ def _step(model: ModelConfig, worst: Cost, settings: PlanSettings) -> Iterator[C
             axis=called.axis,
             group_size=called.group_size,
             count=called.calls,
-            dtype=_travels_as(called, parallel, settings),
+            dtype=called.dtype,
             payload_bytes=called.calls * called.payload_bytes,
             wire_bytes=called.calls * called.wire_bytes,
         )
-
-
-def _travels_as(called: StepCollective, parallel: Parallel, settings: PlanSettings) -> str:
-    """The dtype of what the optimizer step sends."""
-    keeping = state_settings(settings)
-    if "gradients" not in called.tensor:
-        return settings.dtype
-    if not keeping.zero or called.axis in {"tp", "pp"}:
-        return settings.gradient_dtype
-    return "fp32" if reduced_bytes(keeping, parallel.sp) == 4 else settings.dtype
 
 
 def _traffic(costs: Iterable[CollectiveCost], phase: str) -> Traffic:
