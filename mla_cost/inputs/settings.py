@@ -5,15 +5,19 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ByteSize,
     ConfigDict,
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
+    WithJsonSchema,
     WrapValidator,
 )
+from pydantic_core import PydanticCustomError
 
 from mla_cost.declared import defaults
+from mla_cost.declared.shardings import SHARDINGS
 from mla_cost.errors import shown
 from mla_cost.language.recompute import canonical
 
@@ -30,6 +34,19 @@ def _bounded(given: Any, read: ValidatorFunctionWrapHandler) -> ByteSize:
     return amount
 
 
+def _sharding(given: Any) -> Any:
+    """The name of a declared row; what is none is refused as a word that is not one of a few."""
+    if isinstance(given, str) and given in SHARDINGS:
+        return given
+    *first, last = map(repr, SHARDINGS)
+    raise PydanticCustomError(
+        "literal_error", "Input should be {expected}", {"expected": f"{', '.join(first)} or {last}"}
+    )
+
+
+ShardingName = Annotated[
+    str, BeforeValidator(_sharding), WithJsonSchema({"enum": list(SHARDINGS), "type": "string"}, mode="serialization")
+]
 Memory = Annotated[ByteSize, WrapValidator(_bounded)]
 Names = tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...]
 
@@ -64,7 +81,7 @@ class PlanSettings(BaseModel):
     pipeline_layout: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
     stage: Annotated[int, Field(ge=0, le=2**16)] | None = None
     mtp: Annotated[int, Field(ge=0, le=1000)] | None = None  # multi-token-prediction modules; None: the model's own
-    sharding: Literal["ddp", "distributed", "zero1", "zero2"] = "distributed"
+    sharding: ShardingName = defaults.SHARDING
     gradient_dtype: Literal["fp32", "bf16"] = "fp32"
     moment_dtype: Literal["fp32", "bf16"] = "fp32"
     main_weights: Literal["fp32", "remainders"] = "fp32"

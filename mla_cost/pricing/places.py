@@ -28,10 +28,14 @@ ENDS: Final = "ends"
 
 
 class Named(NamedTuple):
-    """A layer by its declaration and variant, and the part of the model that it is: `layer 3`, `mtp 0`, `ends`."""
+    """A layer by its declaration and variant, and the part of the model that it is: `layer 3`, `mtp 0`, `ends`.
+
+    kind: of a transformer layer, or of the one in a module that predicts further ahead; None of any other.
+    """
 
     part: str
     layer: str
+    kind: LayerKind | None = None
 
     @property
     def declared(self) -> str:
@@ -55,19 +59,13 @@ def layer_name(model: ModelConfig, kind: LayerKind) -> str:
     return f"{declared} {WITH_INDEXER}" if kind.indexer else declared
 
 
-def kind_of(layer: str) -> LayerKind:
-    """The kind of layer that a name of `layer_name` stands for."""
-    declared, _, variant = layer.partition(" ")
-    return LayerKind(int(variant != WITHOUT_MLA), LAYERS[declared].experts, variant == WITH_INDEXER)
-
-
 def layers_of(model: ModelConfig, kinds: Sequence[LayerKind], profile: Profile, chunk: Chunk) -> list[Named]:
     """The layers of a chunk in order: embedding, layers, modules that predict further ahead, the head.
 
     The last module and the head are one program where the profile has no texts of its own, as they share weights.
     """
     found = [Named(ENDS, declared_as("embedding"))] * chunk.embedding
-    found += [Named(f"{LAYER}{index}", layer_name(model, kinds[index])) for index in chunk.layers]
+    found += [Named(f"{LAYER}{index}", layer_name(model, kinds[index]), kinds[index]) for index in chunk.layers]
     joined = bool(chunk.num_mtp and chunk.loss and not profile.texts)
     for index in range(chunk.num_mtp - joined):
         found += _module(model, index)
@@ -77,11 +75,13 @@ def layers_of(model: ModelConfig, kinds: Sequence[LayerKind], profile: Profile, 
 
 
 def _module(model: ModelConfig, index: int) -> list[Named]:
-    names = (declared_as("ahead"), layer_name(model, mtp_kind(model)), declared_as("head"))
-    return [Named(f"{MODULE}{index}", name) for name in names]
+    part, kind = f"{MODULE}{index}", mtp_kind(model)
+    layer = Named(part, layer_name(model, kind), kind)
+    return [Named(part, declared_as("ahead")), layer, Named(part, declared_as("head"))]
 
 
 def _last_module(model: ModelConfig, index: int) -> Named:
-    declared, space, variant = layer_name(model, mtp_kind(model)).partition(" ")
+    kind = mtp_kind(model)
+    declared, space, variant = layer_name(model, kind).partition(" ")
     ends = declared_as("ends", experts=LAYERS[declared].experts)
-    return Named(f"{MODULE}{index}", f"{ends}{space}{variant}")
+    return Named(f"{MODULE}{index}", f"{ends}{space}{variant}", kind)

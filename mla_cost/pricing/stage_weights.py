@@ -22,10 +22,10 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.dims import base_values, facts, facts_of
 from mla_cost.mesh.parallel import Chunk
 from mla_cost.pricing.compile import Key, form_of, weights
-from mla_cost.pricing.places import ENDS, MODULE, VARIANTS, Named, kind_of, layers_of
+from mla_cost.pricing.places import ENDS, MODULE, VARIANTS, Named, layers_of
 from mla_cost.pricing.resolve import layer_sizes, symbol_values
 from mla_cost.weights.held import Held, RankParameters, placed, rank_parameters
-from mla_cost.weights.parameters import layer_kinds, undeclared_weights
+from mla_cost.weights.parameters import LayerKind, layer_kinds, undeclared_weights
 
 _ALONE = frozenset({"P", "E", "T"})  # one rank of a sequence, of the experts and of each of them
 
@@ -99,22 +99,20 @@ class RankWeights:
             if held.name not in layer.shares:
                 part = ENDS if held.name in ends else place.part
                 yield held._replace(part=part, name=titles.get(held.name, held.name))
-        if layer.role in {"layer", "ends"}:
-            yield from self._undeclared(place)
+        if place.kind is not None:
+            yield from self._undeclared(place.part, place.kind)
 
     @property
     def _ends(self) -> frozenset[str]:
         """The weights of the head, which a module together with it has as well."""
         return frozenset(held.name for held in self.of(declared_as("head")))
 
-    def _undeclared(self, place: Named) -> Iterator[Held]:
+    def _undeclared(self, part: str, kind: LayerKind) -> Iterator[Held]:
         """What no program describes: whole on every rank."""
-        for weight in undeclared_weights(self.model, kind_of(place.layer)):
+        for weight in undeclared_weights(self.model, kind):
             dtype, over_tp = weight.dtype or self.asked.dtype, self.asked.tp > 1
             matrix = len(weight.shape) > 1
-            yield Held(
-                place.part, weight.name, "dense", dtype, weight.elements, matrix, over_tp, trained=weight.trained
-            )
+            yield Held(part, weight.name, "dense", dtype, weight.elements, matrix, over_tp, trained=weight.trained)
 
     def _shared(self, places: Sequence[Named], pp: int) -> Iterator[Held]:
         """The weights of which the stage has one; copies of the embedding are kept equal with another stage's."""

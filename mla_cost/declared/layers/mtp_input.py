@@ -24,6 +24,7 @@ LAYER = Layer(
         "g_hidden": "mtp.hidden_norm",
         "W_joined": "mtp.eh_proj",
         "g_ahead": "mtp.final_norm",
+        "g_final": "mtp.final_norm",
     },
     recomputed=False,
     text=TEXT,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from mla_cost.declared.layers import named as declared_as
 from mla_cost.declared.profiles import PROFILES
@@ -14,8 +14,6 @@ from mla_cost.pricing.resolve import Illegal, named, resolve, scheme_of
 from mla_cost.studies.longest.needs import smallest, with_kernel
 from mla_cost.studies.search.options import Question
 from mla_cost.weights.states import StateSettings, sharding_problem
-
-LAYER: Final = declared_as("layer")  # every model's layers and every profile have one; degrees are refused alike in all
 
 
 class Program(NamedTuple):
@@ -91,8 +89,9 @@ def refused_policies(question: Question, program: Program) -> dict[str, str]:
 
 
 def _refusal(question: Question, program: Program, settings: PlanSettings) -> str:
+    layer = declared_as("layer")  # every model's layers and every profile have one; degrees are refused alike in all
     try:
-        resolve(question.model, program.form, settings, LAYER)
+        resolve(question.model, program.form, settings, layer)
     except Illegal as error:
         return str(error)
     return ""
