@@ -57,7 +57,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
         values["f"] = settings.idle_mlp
     base = base_values(values, scheme.divides_heads)
     facts = facts_of(base, scheme.divides_heads)
-    _present(profile, facts.zeros)
+    require_present(profile, facts.zeros)
     matters = not facts.exchanged or "value" not in scheme.moves
     key = Key(
         form=form_of(form).name,
@@ -295,7 +295,13 @@ def refuse_form(model: ModelConfig, form: str, profile: Profile) -> None:
     )
 
 
-def _present(profile: Profile, zeros: frozenset[str]) -> None:
+def require_present(profile: Profile, zeros: frozenset[str]) -> None:
+    """Refuse dims that are absent and that a profile cannot be without.
+
+    Raises:
+        Illegal: naming the dim, why, and the profile that can.
+
+    """
     for dim, why in profile.needs.items():
         if dim in zeros:
             raise Illegal(f"profile {profile.name} needs {SYMBOLS[dim][1]}: {why}; use profile {defaults.PROFILE}")

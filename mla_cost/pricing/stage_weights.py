@@ -23,7 +23,7 @@ from mla_cost.language.dims import base_values, facts, facts_of
 from mla_cost.mesh.parallel import Chunk
 from mla_cost.pricing.compile import Key, form_of, weights
 from mla_cost.pricing.places import ENDS, MODULE, VARIANTS, Named, layers_of
-from mla_cost.pricing.resolve import layer_sizes, symbol_values
+from mla_cost.pricing.resolve import layer_sizes, require_present, symbol_values
 from mla_cost.weights.held import Held, RankParameters, placed, rank_parameters
 from mla_cost.weights.parameters import LayerKind, layer_kinds, undeclared_weights
 
@@ -49,7 +49,12 @@ class Asked(NamedTuple):
 
 
 class RankWeights:
-    """The weights of one rank, each layer of a model read once."""
+    """The weights of one rank, each layer of a model read once.
+
+    Raises:
+        Illegal: where weights are asked for, of a layer that the profile has no program for.
+
+    """
 
     def __init__(self, model: ModelConfig, asked: Asked) -> None:
         self.model = model
@@ -84,6 +89,7 @@ class RankWeights:
 
     def _read(self, layer: str) -> Iterator[Held]:
         key = _key(self.asked, layer, self._values)
+        require_present(self._profile, key.facts.zeros)
         for weight in weights(key):
             elements = key.facts.elements(weight.dims).at(self._values)
             yield placed(weight.label, weight.dims, elements, weight.dtype, self.asked.tp)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil
 from typing import Any
 
 import pytest
 
 import mla_cost
+from mla_cost.batch import pricer
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.layers import LAYERS
@@ -23,6 +25,14 @@ PLAN: dict[str, Any] = {**LITE, "form": "explicit", "dp": 8, "micro_batches": 3}
 TOTAL, EXPERTS = 15_706_484_224, 26 * 64 * 3 * 2048 * 1408
 VECTORS, VOCABULARY = 27 * (2 * 2048 + 512) + 2048, 2 * 102_400 * 2048
 GATE = 16 * 128 * 2048  # heads x width of V x hidden
+
+
+@pytest.fixture(autouse=True)
+def _nothing_looked_up() -> Iterator[None]:
+    """What a process keeps of a model is kept under the names of rows, which differ here from test to test."""
+    pricer._shared.cache_clear()
+    yield
+    pricer._shared.cache_clear()
 
 
 def planned(**asked: Any) -> Result:
@@ -63,6 +73,7 @@ def signs(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_an_optimizer_is_a_row(signs: str) -> None:
+    assert signs == defaults.OPTIMIZER
     assert planned(sharding="ddp").memory.optimizer_bytes == (4 + 2) * TOTAL
     agrees({"sharding": ["ddp", "zero1"], "dp": [4, 8]})
 
@@ -118,17 +129,14 @@ def test_a_way_to_shard_is_a_row(shared: str) -> None:
     agrees({"micro_batches": [1, 3], "dp": [4, 8]}, sharding=shared)
 
 
-def test_a_way_to_shard_is_offered_by_levers_and_explained(shared: str) -> None:
+def test_a_way_to_shard_is_offered_by_levers(shared: str) -> None:
     levers = mla_cost.levers(**{**PLAN, "device": "a100-40gb"}).results
-    assert any(
-        "sharding shared" in str(lever) for row in levers for lever in (row.verdict.levers if row.verdict else ())
-    )
-    term = mla_cost.explain  # the terms of a shard add up to it
-    assert callable(term)
+    told = [str(lever) for row in levers if row.verdict for lever in row.verdict.levers]
+    assert any(shared in lever for lever in told)
 
 
 def test_an_unknown_way_to_shard_names_the_declared_ones(shared: str) -> None:
-    with pytest.raises(mla_cost.InputError, match="'ddp', 'distributed', 'zero1', 'zero2' or 'shared'"):
+    with pytest.raises(mla_cost.InputError, match=f"'ddp', 'distributed', 'zero1', 'zero2' or '{shared}'"):
         planned(sharding="zero3")
 
 
