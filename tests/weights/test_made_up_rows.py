@@ -171,11 +171,22 @@ def test_a_weight_has_a_dtype_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
     sent = {(call.kind, call.tensor): call for call in mine.communication.collectives if call.phase == "step"}
     own = sent["all_gather", "dense weights of fp32"]
     assert (own.payload_bytes, own.dtype) == (4 * gates // 8, "fp32")
-    block = {"scope": "attention", "form": form, "sp": 1, "dp": 1, "micro_batches": 1}
-    assert (planned(**block).memory.parameter_bytes or 0) - (
-        planned(**{**block, "form": "explicit"}).memory.parameter_bytes or 0
-    ) == 4 * GATE
+    block = {"scope": "attention", "sp": 1, "dp": 1, "micro_batches": 1}
+    mine, plain = planned(**block, form=form), planned(**block)
+    assert (mine.memory.parameter_bytes or 0) - (plain.memory.parameter_bytes or 0) == 4 * GATE
     agrees({"sharding": ["ddp", "distributed"], "tp": [1, 2]}, form=form, dp=4)
+
+
+def test_the_gradient_of_a_weight_has_its_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output projection of a block in fp32: as many elements as the gate above."""
+    form = FORMS["explicit"]
+    assert isinstance(form, Form)
+    text = form.text.replace("W_o[h n v]", "W_o[h n v]:fp32").replace("g_kv[d_c]", "g_kv[d_c]:fp32")
+    monkeypatch.setitem(FORMS, "wide_output", form._replace(name="wide_output", text=text))
+    block = {"scope": "attention", "sp": 1, "dp": 1, "micro_batches": 1}
+    mine, plain = planned(**block, form="wide_output").memory, planned(**block).memory
+    for name in ("parameter_bytes", "parameter_gradient_total_bytes"):
+        assert getattr(mine, name) - getattr(plain, name) == 2 * (GATE + 512)
 
 
 # ---- a layer
