@@ -16,9 +16,7 @@ from mla_cost.mesh.parallel import Parallel, problems, sequence_parts
 from mla_cost.pricing.resolve import Illegal
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.pricing.whole_model import parallel_of, require_profile, require_stage, state_settings
-from mla_cost.weights.states import RankParameters, shape_of, states
-
-_NOTHING = RankParameters(0, 0, 0, 0, 0)
+from mla_cost.weights.states import shape_of, sharding_problem
 
 
 def refused(model: ModelConfig, points: Points) -> Any:
@@ -73,11 +71,7 @@ def _states(points: Points) -> Any:
     """Ways to shard states that a pipeline does not take."""
 
     def wrong(settings: PlanSettings) -> bool:
-        try:
-            states(_NOTHING, schedule_of(settings), state_settings(settings))
-        except InputError:
-            return True
-        return False
+        return bool(sharding_problem(schedule_of(settings), state_settings(settings)))
 
     return _asked(points, points.choices(NOT_OF_STATES), (points["pp"],), wrong)
 

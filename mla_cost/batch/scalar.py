@@ -17,7 +17,7 @@ from mla_cost.pricing.resolve import Illegal
 from mla_cost.pricing.stage import Place, place_point
 from mla_cost.results import Result
 from mla_cost.results.columns import figures, result_row
-from mla_cost.weights.states import RankParameters, states
+from mla_cost.weights.states import require
 
 
 def row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def reason(
         for place in _places(model, settings):
             evaluation(place_point(model, form, settings, place))
         parallel, keeping = whole_model.parallel_of(settings), whole_model.state_settings(settings)
-        states(RankParameters(0, 0, 0, 0, 0), parallel, keeping)
+        require(parallel, keeping)
     except (Illegal, InputError, ProgramError) as error:
         return str(error)
     (result,) = model_rows.rows(model, device, settings.model_copy(update={"form": (form,)}))

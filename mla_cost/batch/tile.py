@@ -188,7 +188,7 @@ class Tile:
     @cached_property
     def groups(self) -> Group:
         """The ranks of those alive."""
-        return groups(self.points)
+        return groups(self.points, self.table.question.form)
 
     @cached_property
     def times(self) -> Floats:

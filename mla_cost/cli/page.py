@@ -11,8 +11,8 @@ from mla_cost.cli import COMMANDS
 from mla_cost.cli.flags import names_of
 from mla_cost.cli.options import OWN, Option, default_of, metavar_of, offered
 from mla_cost.cli.program import build
-from mla_cost.results.markdown import table as markdown_table
 from mla_cost.inputs.table import GROUPS, TABLE, Setting
+from mla_cost.results.markdown import table as markdown_table
 
 _OPENING: Final = """<!-- made by docs/build.py -->
 # The command line

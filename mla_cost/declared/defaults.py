@@ -10,6 +10,8 @@ BASELINE = "explicit"
 PROFILE = "reference"
 ATTENTION_KERNEL = "eager"
 SEQ_LEN = 16384
+SHARDING = "distributed"
+OPTIMIZER = "adam"
 # of a block, the largest up to this that divides heads and sequence (`resolve.usual_sp`); all ranks of a whole model
 # are stated, so there a sequence stays on one unless it is said
 SP = 8

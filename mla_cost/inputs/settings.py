@@ -14,10 +14,13 @@ from pydantic import (
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
+    WithJsonSchema,
     WrapValidator,
 )
+from pydantic_core import PydanticCustomError
 
 from mla_cost.declared import defaults
+from mla_cost.declared.shardings import SHARDINGS
 from mla_cost.errors import shown
 from mla_cost.inputs import table
 from mla_cost.inputs.counts import count_of
@@ -49,6 +52,19 @@ def _default(name: str) -> Any:
     return TABLE[name].default
 
 
+def _sharding(given: Any) -> Any:
+    """The name of a declared row; what is none is refused as a word that is not one of a few."""
+    if isinstance(given, str) and given in SHARDINGS:
+        return given
+    *first, last = map(repr, SHARDINGS)
+    raise PydanticCustomError(
+        "literal_error", "Input should be {expected}", {"expected": f"{', '.join(first)} or {last}"}
+    )
+
+
+ShardingName = Annotated[
+    str, BeforeValidator(_sharding), WithJsonSchema({"enum": list(SHARDINGS), "type": "string"}, mode="serialization")
+]
 Memory = Annotated[ByteSize, WrapValidator(_bounded)]
 Names = tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...]
 Tokens = Annotated[int, BeforeValidator(count_of)]
@@ -81,7 +97,7 @@ class PlanSettings(BaseModel):
     pipeline_layout: Annotated[str, _limits("pipeline_layout")] | None = _default("pipeline_layout")
     stage: Annotated[int, _limits("stage")] | None = _default("stage")
     mtp: Annotated[int, _limits("mtp")] | None = _default("mtp")
-    sharding: table.Sharding = _default("sharding")
+    sharding: ShardingName = _default("sharding")
     gradient_dtype: table.StateDtype = _default("gradient_dtype")
     moment_dtype: table.StateDtype = _default("moment_dtype")
     main_weights: table.MainWeights = _default("main_weights")

@@ -54,6 +54,8 @@ SYMBOLS: dict[str, tuple[str, str]] = {
 }
 # dims that are one tp rank's part of a width: a weight with one of them is divided
 TP_PARTS = frozenset({"n", "l", "d_q_part", "kv_part", "f", "V", "m", "j"})
+# dims that are one rank's part of the experts: a weight with one of them is divided over ep, and over etp by its width
+EXPERT_PARTS = frozenset({"c"})
 # widths that a kernel fixes, such as the last dim of Ascend's softmax statistics
 CONSTANTS: dict[str, int] = {"1": 1, "2": 2, "3": 3, "8": 8}
 

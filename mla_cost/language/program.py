@@ -8,6 +8,7 @@ One line is one op, in the order a practitioner writes them:
     exchange query q                            a point where a scheme may move q to other ranks
     o = attend q, key, value                    a point that a kernel fills
     w = parameter W_kv_up[n k+v d_c]            a name for a parameter; `key = same latent` a second name
+    logits = linear x, W_router[e h]:fp32       a weight in a dtype of its own
     drop scores                                 the name goes; what nothing else holds is freed
     q = query x                                 a piece: its names die when it returns
     if r / if not d_q / if v_layout == view     on a fact or a setting, never on a size
@@ -36,10 +37,11 @@ class Result(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """A weight and its dims."""
+    """A weight, its dims, and its dtype where that is not the one of the whole program."""
 
     name: str
     dims: tuple[str, ...]
+    dtype: str | None = None
 
 
 class Op(NamedTuple):
@@ -123,7 +125,8 @@ def sizes_asked(values: Mapping[str, Any]) -> dict[str, Any]:
 class Form(NamedTuple):
     """The maths of the block. text: its pieces, of which `forward` is the block; scheme: the one it usually runs with.
 
-    shared_key: all heads attend to one key. qk, value: the widths of a head that attention sees.
+    shared_key: all heads attend to one key. qk, value: the widths of a head that attention sees. titles: what tables
+    call its weights, by their names here; others go by their own.
     """
 
     name: str
@@ -135,6 +138,7 @@ class Form(NamedTuple):
     shared_key: bool = False
     qk: str = "k+r"
     value: str = "v"
+    titles: Mapping[str, str] = MappingProxyType({})
 
     @property
     def pieces(self) -> Mapping[str, Piece]:
@@ -147,10 +151,17 @@ class Form(NamedTuple):
         return _points_of(self.text)
 
 
+Role = Literal["block", "layer", "embedding", "head", "ahead", "ends"]
+
+
 class Layer(NamedTuple):
     """What stands around attention, or beside it. text: its pieces, of which `whole` is all of it.
 
     takes_input: whether its argument is a tensor that needs a gradient. recomputed: whether recomputation applies.
+    role: where it stands. A `block` is attention alone, a `layer` one of a model's, with or without `experts`; then the
+    `embedding`, the `head` with the loss, what a module that predicts further ahead does before its layer (`ahead`),
+    and such a module through such a layer with both losses in one program (`ends`). shares: weights of which a stage
+    has one, however many of its layers use it. titles: what tables call its weights.
     """
 
     name: str
@@ -159,6 +170,10 @@ class Layer(NamedTuple):
     takes_input: bool = True
     recomputed: bool = True
     whole: str = "layer"
+    role: Role = "layer"
+    experts: bool = False
+    shares: tuple[str, ...] = ()
+    titles: Mapping[str, str] = MappingProxyType({})
 
 
 class Pair(NamedTuple):
@@ -449,10 +464,11 @@ def _arguments(text: str) -> tuple[str | Parameter, ...]:
 
 
 def _argument(text: str) -> str | Parameter:
-    match = re.fullmatch(r"(\w+)(?:\[([^\]]+)\])?", text)
+    match = re.fullmatch(r"(\w+)(?:\[([^\]]+)\](?::(\w+))?)?", text)
     if match is None:
-        raise ProgramError(f"expected a name or `W[dims]`, read {text!r}")
-    return match.group(1) if match.group(2) is None else Parameter(match.group(1), tuple(match.group(2).split()))
+        raise ProgramError(f"expected a name, `W[dims]` or `W[dims]:dtype`, read {text!r}")
+    name, dims, dtype = match.groups()
+    return name if dims is None else Parameter(name, tuple(dims.split()), dtype)
 
 
 def _names(text: str) -> tuple[str, ...]:

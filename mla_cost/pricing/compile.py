@@ -19,7 +19,7 @@ from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.language import recompute
 from mla_cost.language.dims import Facts, facts
-from mla_cost.language.machine import PROGRAMS, Machine, Tensor, Timeline
+from mla_cost.language.machine import PROGRAMS, Allocation, Machine, Tensor, Timeline
 from mla_cost.language.polynomial import Polynomial, total
 from mla_cost.language.program import Block, Drop, Exchange, Form, If, Op, Pair, Parameter, Piece, Result, Return, parse
 from mla_cost.language.rules import Call, readable, rule
@@ -125,6 +125,12 @@ def saved(key: Key) -> Polynomial:
     """Bytes kept between forward and backward: forward alone, which is less to compile."""
     run = _Run(key).timeline(backward=False)
     return total(allocation.size for allocation in run.allocations if allocation.saved)
+
+
+@lru_cache(maxsize=8 * PROGRAMS)
+def weights(key: Key) -> tuple[Allocation, ...]:
+    """The weights that a program uses, each once, in the order in which it comes to them."""
+    return tuple(_Run(key).timeline(backward=False).parameters)
 
 
 def _moves(key: Key) -> dict[str, str]:
@@ -266,7 +272,7 @@ class _Run:
         if isinstance(argument, str):
             return names[argument]
         if argument.name not in self.parameters:
-            self.parameters[argument.name] = self.machine.parameter(argument.name, argument.dims)
+            self.parameters[argument.name] = self.machine.parameter(argument.name, argument.dims, argument.dtype)
         return self.parameters[argument.name]
 
     def _exchange(self, point: Exchange, names: dict[str, Tensor]) -> None:

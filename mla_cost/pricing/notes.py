@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.layers import LAYERS
+from mla_cost.declared.layers import named as declared_as
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs import table
 from mla_cost.inputs.config import ModelConfig
@@ -56,7 +57,7 @@ def _beside_others(settings: PlanSettings) -> Iterator[str]:
 
 def _policies(model: ModelConfig, settings: PlanSettings, profile: Profile) -> Iterator[str]:
     """Recomputation of a piece that no layer of the model has, but for the parts that `_layers` names."""
-    layers = {"moe" if kind.moe else "dense" for kind in layer_kinds(model)}
+    layers = {declared_as("layer", experts=kind.moe) for kind in layer_kinds(model)}
     there = {"attend"}.union(*({*parse(LAYERS[name].text), *profile.pieces(name)} for name in layers))
     for name in settings.remat.split("+"):
         asked = frozenset() if name in _HOLDS else {*POLICIES.get(name, ()), *DISCARDING.get(name, ())}

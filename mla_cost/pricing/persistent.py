@@ -6,14 +6,13 @@ Sizes may be numbers of one plan or arrays of many.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+from mla_cost.declared.layers import LAYERS
 from mla_cost.language.machine import DTYPE_BYTES
 from mla_cost.language.program import Profile
 from mla_cost.pricing.stage import ChunkCost, Segment
 from mla_cost.results import Breakdown
-
-WITH_EXPERTS: Final = frozenset({"moe", "mtp_moe"})  # the layers that run grouped products
 
 
 class Buffer(NamedTuple):
@@ -42,7 +41,7 @@ def by_name(buffers: Iterable[Buffer]) -> dict[str, Any]:
 def allowances(profile: Profile, layers: Iterable[str], arch: str) -> dict[str, int]:
     """What a profile budgets for a stage with these layers, by name. Bytes."""
     names = set(layers)
-    experts = not WITH_EXPERTS.isdisjoint(names)
+    experts = any(LAYERS[name].experts for name in names)
     return {item.name: item.at(arch) for item in profile.allowances if names and (experts or not item.with_experts)}
 
 

@@ -58,7 +58,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
         values["f"] = settings.idle_mlp
     base = base_values(values, scheme.divides_heads)
     facts = facts_of(base, scheme.divides_heads)
-    _present(profile, facts.zeros)
+    require_present(profile, facts.zeros)
     matters = not facts.exchanged or "value" not in scheme.moves
     key = Key(
         form=form_of(form).name,
@@ -197,7 +197,7 @@ def layer_rows(settings: Any) -> Any:
 
 def layer_sizes(model: ModelConfig, settings: Any) -> dict[str, Any]:
     """As `layer_values` but for what is routed; the settings' numbers may be arrays, for then so are the sizes."""
-    from mla_cost.weights.states import padded_vocabulary  # only the model scope needs the arithmetic of states
+    from mla_cost.weights.held import padded_vocabulary  # only the model scope needs the arithmetic of states
 
     tp, rows = settings.tp, layer_rows(settings)
     width, experts = model.moe_intermediate_size or 0, model.num_routed_experts or 0
@@ -296,7 +296,13 @@ def refuse_form(model: ModelConfig, form: str, profile: Profile) -> None:
     )
 
 
-def _present(profile: Profile, zeros: frozenset[str]) -> None:
+def require_present(profile: Profile, zeros: frozenset[str]) -> None:
+    """Refuse dims that are absent and that a profile cannot be without.
+
+    Raises:
+        Illegal: naming the dim, why, and the profile that can.
+
+    """
     for dim, why in profile.needs.items():
         if dim in zeros:
             raise Illegal(f"profile {profile.name} needs {SYMBOLS[dim][1]}: {why}; use profile {defaults.PROFILE}")

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.machine import DTYPE_BYTES
-from mla_cost.mesh.parallel import Parallel
 from mla_cost.pricing.rows import flop_count
 from mla_cost.pricing.stage import Segment
 from mla_cost.pricing.step_traffic import (
@@ -24,7 +23,7 @@ from mla_cost.pricing.step_traffic import (
 from mla_cost.pricing.whole_model import StageCost, evaluated, parallel_of, state_settings
 from mla_cost.results import CollectiveCost, Communication, FlopCount, Flops
 from mla_cost.results.columns import AXES
-from mla_cost.weights.states import StepCollective, rank_parameters, reduced_bytes, step_collectives
+from mla_cost.weights.sent import step_collectives
 
 
 def stage_work(
@@ -90,7 +89,7 @@ def communications(model: ModelConfig, costs: Sequence[StageCost], settings: Pla
 
 def _communication(model: ModelConfig, cost: StageCost, settings: PlanSettings) -> Communication:
     """One optimizer step of one rank of a stage: every micro-batch, then what keeps weights equal."""
-    calls = (*_layers(cost, settings), *_between_stages(model, cost, settings), *_step(model, cost, settings))
+    calls = (*_layers(cost, settings), *_between_stages(model, cost, settings), *_step(cost, settings))
     sums = Totals(calls)
     return Communication(sums.of("forward"), sums.of("backward"), calls)
 
@@ -125,12 +124,9 @@ def _between_stages(model: ModelConfig, cost: StageCost, settings: PlanSettings)
             )
 
 
-def _step(model: ModelConfig, cost: StageCost, settings: PlanSettings) -> Iterator[CollectiveCost]:
+def _step(cost: StageCost, settings: PlanSettings) -> Iterator[CollectiveCost]:
     """What keeps weights equal."""
-    parallel, keeping = parallel_of(settings), state_settings(settings)
-    held = rank_parameters(model, parallel, cost.chunks, keeping)
-    for called in step_collectives(held, parallel, keeping):
-        dtype = _travels_as(called, parallel, settings)
+    for called in step_collectives(cost.held, parallel_of(settings), state_settings(settings)):
         yield CollectiveCost(
             called.kind,
             called.tensor,
@@ -138,19 +134,9 @@ def _step(model: ModelConfig, cost: StageCost, settings: PlanSettings) -> Iterat
             called.axis,
             called.group_size,
             called.calls,
-            dtype,
+            called.dtype,
             *all_calls(called)[2:],
         )
-
-
-def _travels_as(called: StepCollective, parallel: Parallel, settings: PlanSettings) -> str:
-    """The dtype of what the optimizer step sends."""
-    keeping = state_settings(settings)
-    if "gradients" not in called.tensor:
-        return settings.dtype
-    if not keeping.zero or called.axis in {"tp", "pp"}:
-        return settings.gradient_dtype
-    return "fp32" if reduced_bytes(keeping, parallel.sp) == 4 else settings.dtype
 
 
 # ---- run

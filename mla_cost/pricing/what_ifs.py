@@ -17,6 +17,7 @@ from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
+from mla_cost.declared.shardings import SHARDINGS
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
@@ -171,7 +172,7 @@ def changes(asked: Priced) -> Iterator[Change]:
     if settings.scope == "model":
         yield from (_degree(axis, settings) for axis in ("tp", "ep"))
         yield _pipeline(asked.model, settings)
-        yield from _others("sharding", settings)
+        yield from (Change("sharding", {"sharding": name}) for name in SHARDINGS if name != settings.sharding)
 
 
 def _kernels(asked: Priced) -> Iterator[Change]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mla_cost.declared import defaults
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
@@ -17,25 +18,19 @@ from mla_cost.pricing import verdict as fit
 from mla_cost.pricing.persistent import persistent_buffers
 from mla_cost.pricing.resolve import IMPLEMENTATION, Illegal, Point, named, refuse_form
 from mla_cost.pricing.stage import ChunkCost, Segments, StageActivations, activations, as_allocated
+from mla_cost.pricing.stage_weights import Asked, RankWeights
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.pricing.usable import Reserved, staging
 from mla_cost.results import (
     Breakdown,
     Verdict,
 )
-from mla_cost.weights.states import (
-    BUCKET_SOURCE,
-    States,
-    StateSettings,
-    bucket_bytes,
-    rank_parameters,
-    shape_of,
-    sharding_problem,
-    states,
-)
+from mla_cost.weights.held import RankParameters
+from mla_cost.weights.states import States, StateSettings, bucket_bytes, shape_of, sharding_problem, states
 
 STEP = "step of gradients in fp32"
 BUCKET = "ZeRO bucket"
+MAIN_DTYPES = {"fp32": "fp32", "remainders": "int16"}  # of the setting `main_weights`
 
 
 class StageCost(NamedTuple):
@@ -44,6 +39,7 @@ class StageCost(NamedTuple):
     stage: int
     chunks: tuple[Chunk, ...]
     costs: tuple[ChunkCost, ...]
+    held: RankParameters
     states: States
     active: StageActivations
     persistent: tuple[Breakdown, ...] = ()
@@ -84,8 +80,9 @@ def reserved_beside(device: DeviceConfig, settings: PlanSettings, at: Mapping[st
 
 def _bucket(settings: PlanSettings) -> tuple[Reserved, ...]:
     """What ZeRO reserves for the gradients that it reduces next; nothing under other shardings."""
-    amount = bucket_bytes(state_settings(settings))
-    return (Reserved(BUCKET, amount, f"budgeted: {BUCKET_SOURCE}"),) if amount else ()
+    keeping = state_settings(settings)
+    amount = bucket_bytes(keeping)
+    return (Reserved(BUCKET, amount, f"budgeted: {keeping.row.bucket_source}"),) if amount else ()
 
 
 def reported(costs: Sequence[StageCost], settings: PlanSettings) -> StageCost:
@@ -150,27 +147,13 @@ def state_settings(settings: PlanSettings) -> StateSettings:
     """How states are kept under a plan."""
     return StateSettings(
         sharding=settings.sharding,
-        weight_bytes=4 if settings.dtype == "fp32" else 2,
-        gradient_bytes=4 if settings.gradient_dtype == "fp32" else 2,
-        moment_bytes=4 if settings.moment_dtype == "fp32" else 2,
-        master_bytes=_master_bytes(settings),
+        optimizer=defaults.OPTIMIZER,
+        dtype=settings.dtype,
+        gradient_dtype=settings.gradient_dtype,
+        moment_dtype=settings.moment_dtype,
+        main_dtype=MAIN_DTYPES[settings.main_weights],
         sharded_down=settings.down_projections == "sharded",
-        vocab_multiple=settings.vocab_multiple,
-        whole_joined=not PROFILES[settings.profile].splits_joined,
-        fp16=settings.dtype == "fp16",
     )
-
-
-def _master_bytes(settings: PlanSettings) -> int:
-    """Bytes of a master weight that is held beside the weight itself.
-
-    fp32 weights are their own masters (NVIDIA/Megatron-LM@d98e8a64 optimizer/distrib_optimizer.py:466-469), but ZeRO
-    clones a rank's part whatever its dtype (deepspeedai/DeepSpeed@edaa7221 runtime/zero/stage_1_and_2.py:492).
-    """
-    if settings.main_weights != "fp32":
-        return 2
-    own = settings.dtype == "fp32" and settings.sharding in {"ddp", "distributed"}
-    return 0 if own else 4
 
 
 def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: str, arch: str = "") -> list[StageCost]:
@@ -184,28 +167,29 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
     require_legal(model, settings)
     parallel, keeping = parallel_of(settings), state_settings(settings)
     segments = Segments(model, form, settings, as_allocated(family))
+    weights = RankWeights(model, Asked.of(form, settings))
     laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
     alike = {tuple(map(segments.alike, chunks)): chunks for chunks in laid_out}
-    kept = {key: _kept(model, parallel, keeping, segments, chunks, arch) for key, chunks in alike.items()}
+    kept = {key: _kept(weights, parallel, keeping, segments, chunks, arch) for key, chunks in alike.items()}
     return [
-        StageCost(at, chunks, costs, held, activations(parallel, at, costs), buffers)
+        StageCost(at, chunks, costs, held, kept_states, activations(parallel, at, costs), buffers)
         for at, chunks in enumerate(laid_out)
-        for costs, held, buffers in [kept[tuple(map(segments.alike, chunks))]]
+        for costs, held, kept_states, buffers in [kept[tuple(map(segments.alike, chunks))]]
     ]
 
 
 def _kept(
-    model: ModelConfig,
+    weights: RankWeights,
     parallel: Parallel,
     keeping: StateSettings,
     segments: Segments,
     chunks: tuple[Chunk, ...],
     arch: str,
-) -> tuple[tuple[ChunkCost, ...], States, tuple[Breakdown, ...]]:
-    """What stages of equal layers have alike: their chunks, states and persistent buffers."""
+) -> tuple[tuple[ChunkCost, ...], RankParameters, States, tuple[Breakdown, ...]]:
+    """What stages of equal layers have alike: their chunks, weights, states and persistent buffers."""
     costs = tuple(map(segments.chunk, chunks))
-    held = states(rank_parameters(model, parallel, chunks, keeping), parallel, keeping)
-    return costs, held, persistent_buffers(costs, segments.profile, arch)
+    held = weights.parameters(chunks, parallel.pp)
+    return costs, held, states(held, parallel, keeping), persistent_buffers(costs, segments.profile, arch)
 
 
 def require_legal(model: ModelConfig, settings: PlanSettings) -> None:

@@ -165,7 +165,11 @@ def docstrings(tree: ast.Module) -> set[ast.expr]:
 def declared_names(package: Path) -> set[str]:
     """NAMES and those of the declarations that came later, by their file names."""
     declared = package / "declared"
-    files = [path for part in ("forms", "schemes", "kernels") for path in (declared / part).glob("[!_]*.py")]
+    files = [
+        path
+        for part in ("forms", "schemes", "kernels", "shardings", "optimizers")
+        for path in (declared / part).glob("[!_]*.py")
+    ]
     return NAMES | {path.stem.replace("_", "-") for path in files}
 
 

@@ -38,7 +38,6 @@ def test_a_form_has_its_own_weights_in_a_block(gated):
     assert weights(gated, scope="attention", sp=2) - weights("explicit", scope="attention", sp=2) == 2 * GATE
 
 
-@pytest.mark.xfail(strict=True, reason="the model scope counts weights by a list of its own and not by the programs")
 @pytest.mark.parametrize(("tp", "stages"), [(1, 1), (2, 1)])
 def test_a_form_has_its_own_weights_in_a_whole_model(gated, tp, stages):
     """27 layers in bf16, a part of each for a rank of tp."""

@@ -1,6 +1,6 @@
 """The absorbed form: the key up-projection is folded into the query, which attends to the latent itself."""
 
-from mla_cost.declared.forms.pieces import LATENT, QUERY
+from mla_cost.declared.forms.pieces import LATENT, QUERY, TITLES
 from mla_cost.language.program import Form
 
 FORM = Form(
@@ -11,6 +11,7 @@ FORM = Form(
     qk="d_c+r",
     value="d_c",
     source="arXiv 2405.04434 (DeepSeek-V2), section 2.1.2",
+    titles=TITLES,
     text=QUERY
     + LATENT
     + """

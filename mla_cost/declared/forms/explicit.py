@@ -1,6 +1,6 @@
 """The explicit form: the latent is expanded to keys and values of every head."""
 
-from mla_cost.declared.forms.pieces import LATENT, QUERY
+from mla_cost.declared.forms.pieces import LATENT, QUERY, TITLES
 from mla_cost.language.program import Form
 
 FORM = Form(
@@ -9,6 +9,7 @@ FORM = Form(
     scheme="ulysses",
     source="arXiv 2405.04434 (DeepSeek-V2), section 2.1",
     known_as="expanded_ulysses on Ascend",
+    titles=TITLES,
     text=QUERY
     + LATENT
     + """

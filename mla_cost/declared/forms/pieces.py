@@ -42,3 +42,15 @@ latent(x):
     k_rotated = rope k_rope
     return latent, k_rotated
 """
+
+# what tables call the weights of these pieces and of those that every form ends with
+TITLES = {
+    "W_q": "attention.q",
+    "W_q_down": "attention.q_down",
+    "g_q": "attention.q_norm",
+    "W_q_up": "attention.q_up",
+    "W_kv_down": "attention.kv_down",
+    "g_kv": "attention.kv_norm",
+    "W_kv_up": "attention.kv_up",
+    "W_o": "attention.output",
+}

@@ -3,7 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 
-from mla_cost.language.program import Layer
+from mla_cost.language.program import Layer, Role
 
 _FILES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in {"__init__", "pieces"})
 LAYERS: dict[str, Layer] = {
@@ -17,3 +17,10 @@ EXPERT_PARALLEL = {"dispatch": "to_experts", "combine": "from_experts"}
 EXPERT_TENSOR_PARALLEL = {"expert_region": "etp_gather", "expert_region_end": "etp_scatter"}
 # rows of several ranks are put into another order, there and back
 FROM_SEVERAL_RANKS = {"by_expert": "reorder", "by_source": "reorder"}
+# in a model whose embeddings are tied, the weight on the left is the one on the right
+TIED = {"W_head": "W_embedding"}
+
+
+def named(role: Role, *, experts: bool = False) -> str:
+    """The first declared layer of a role, with experts or without."""
+    return next(name for name, layer in LAYERS.items() if layer.role == role and layer.experts == experts)

@@ -41,6 +41,9 @@ ends(x):
 LAYER = Layer(
     name="head",
     title="final norm, output head and cross-entropy",
+    role="head",
+    shares=("W_head",),
+    titles={"W_head": "head", "g_final": "final_norm"},
     recomputed=False,
     text=_LOSS.format(piece="layer", scale="g_final"),
 )

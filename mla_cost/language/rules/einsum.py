@@ -106,14 +106,13 @@ def _bmm(machine: Machine, label: str, plan: _Plan, left: Tensor, right: Tensor,
     result = machine.new(label, plan.sizes(plan.shared + plan.left_only + plan.right_only), left.dtype)
     count = _count(machine, plan)
     machine.flops(count, attention=attention)
-    dtype = left.dtype
-    names, dims = (left.label, right.label), (left.dims, right.dims)
+    of_left, of_right = ((f"gradient of {tensor.label}", tensor.dims, tensor.dtype) for tensor in (left, right))
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         machine.flops(count * 2, attention=attention)
-        of_right = machine.new(f"gradient of {names[1]}", dims[1], dtype)
-        return [machine.new(f"gradient of {names[0]}", dims[0], dtype), of_right]
+        made = machine.new(*of_right)
+        return [machine.new(*of_left), made]
 
     machine.attach([result], [left, right], backward, saved=kept)
     return result

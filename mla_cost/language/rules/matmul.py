@@ -51,13 +51,13 @@ def _multiply(
     repeated = machine.facts.elements((*tensor.dims, *outer)) * 2 - needed
     machine.flops(needed, repeated)
     name, axes, dtype = tensor.label, _gradient_axes(machine, tensor, rows), tensor.dtype
-    weight_name, weight_dims = weight.label, weight.dims
+    weight_name, weight_dims, weight_dtype = weight.label, weight.dims, weight.dtype
     folded = len(tensor.axes) > 2  # then the gradient is unfolded again: a view of the product
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         machine.flops(needed * 2, repeated * 2)
-        of_weight = machine.new(f"gradient of {weight_name}", weight_dims, dtype)
+        of_weight = machine.new(f"gradient of {weight_name}", weight_dims, weight_dtype)
         of_input = machine.new_as(f"gradient of {name}", axes, dtype)
         return [machine.view(of_input, axes) if folded else of_input, of_weight]
 

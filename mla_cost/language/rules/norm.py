@@ -16,13 +16,13 @@ def norm(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor
     result = machine.copy(tensor, label)
     statistics = machine.new(f"{label} statistics", tensor.dims[:-1], "fp32")
     name, dims, dtype = tensor.label, tensor.dims, tensor.dtype
-    weight_name, weight_dims = weight.label, weight.dims
+    weight_name, weight_dims, weight_dtype = weight.label, weight.dims, weight.dtype
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         return [
             machine.new(f"gradient of {name}", dims, dtype),
-            machine.new(f"gradient of {weight_name}", weight_dims, dtype),
+            machine.new(f"gradient of {weight_name}", weight_dims, weight_dtype),
         ]
 
     machine.attach([result], [tensor, weight], backward, saved=[tensor, weight, statistics])

@@ -12,7 +12,7 @@ from mla_cost.mesh.parallel import even_layout
 from mla_cost.pricing.resolve import Illegal
 from mla_cost.studies.longest.bounds import divisors, smallest
 from mla_cost.studies.longest.needs import ModelNeeds, Question
-from mla_cost.weights.states import RankParameters
+from mla_cost.weights.held import RankParameters
 
 MOST_DEVICES = 2**20
 MOST_DEGREE = 2**16
@@ -112,7 +112,7 @@ def _least_dp(needs: ModelNeeds, degrees: _Degrees, most: int) -> int | None:
 
     try:
         last = at(possible[-1])
-        held = {(each.dense, each.expert, each.buffers): each for each in needs.held(last)}
+        held = {(each.trained, each.untrained): each for each in needs.held(last)}
         if not _fits(needs, last, [_Beside(each, 0, 0) for each in held.values()]):
             return None  # the states alone are too large
         active = _active(needs, last)

@@ -15,12 +15,15 @@ from mla_cost.pricing import verdict as fit
 from mla_cost.pricing import whole_model
 from mla_cost.pricing.block import figures
 from mla_cost.pricing.persistent import persistent_buffers
+from mla_cost.pricing.places import layer_name
 from mla_cost.pricing.resolve import Illegal, Point, resolve
-from mla_cost.pricing.stage import ChunkCost, Segments, activations, as_allocated, layer_name
+from mla_cost.pricing.stage import ChunkCost, Segments, activations, as_allocated
+from mla_cost.pricing.stage_weights import Asked, RankWeights
 from mla_cost.pricing.whole_model import StageCost, parallel_of, state_settings
 from mla_cost.results import Verdict
+from mla_cost.weights.held import RankParameters
 from mla_cost.weights.parameters import LayerKind, layer_kinds
-from mla_cost.weights.states import RankParameters, States, rank_parameters, states
+from mla_cost.weights.states import States, states
 
 
 class Question(NamedTuple):
@@ -140,12 +143,12 @@ class ModelNeeds:
         schedule = parallel._replace(tp=1, sp=1, ep=1, etp=1, dp=1)  # so that layouts share what is worked out for one
         active = activations(schedule, at, costs)
         buffers = persistent_buffers(costs, PROFILES[settings.profile], self.question.device.arch)
-        return StageCost(at, chunks, costs, self.states(settings, held), active, buffers)
+        return StageCost(at, chunks, costs, held, self.states(settings, held), active, buffers)
 
     def states(self, settings: PlanSettings, held: RankParameters) -> States:
         """What a rank keeps between steps, looked up by all that decides it."""
         parallel, shared = parallel_of(settings), self.question.shared
-        key = ("states", held.dense, held.expert, held.buffers, parallel.dense_dp, parallel.expert_dp, parallel.pp > 1)
+        key = ("states", held, parallel.dense_dp, parallel.expert_dp, parallel.pp > 1)
         if key not in shared:
             shared[key] = states(held, parallel, state_settings(settings))
         found: States = shared[key]
@@ -191,7 +194,7 @@ class ModelNeeds:
     def _stages(self, settings: PlanSettings, parallel: Parallel) -> list[tuple[tuple[Chunk, ...], RankParameters]]:
         """The chunks of each stage and what a rank holds of them, which neither sp, dp nor the length changes."""
         model, shared = self.question.model, self.question.shared
-        key = ("stages", parallel.tp, parallel.pp, parallel.ep, parallel.etp, parallel.layout)
+        key = ("stages", self.question.form, parallel.tp, parallel.pp, parallel.ep, parallel.etp, parallel.layout)
         if key not in shared:
             laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
             shared[key] = [(chunks, self._held(settings, parallel, chunks)) for chunks in laid_out]
@@ -200,10 +203,18 @@ class ModelNeeds:
 
     def _held(self, settings: PlanSettings, parallel: Parallel, chunks: tuple[Chunk, ...]) -> RankParameters:
         """Stages with layers of the same kinds hold the same number of elements."""
-        model, shared = self.question.model, self.question.shared
+        shared, asked = self.question.shared, Asked.of(self.question.form, settings)
         alike = tuple(map(self._alike, chunks))
-        key = ("held", parallel.tp, parallel.pp, parallel.ep, parallel.etp, alike)
+        key = ("held", asked, parallel.pp, alike)
         if key not in shared:
-            shared[key] = rank_parameters(model, parallel, chunks, state_settings(settings))
+            shared[key] = self._weights(asked).parameters(chunks, parallel.pp)
         found: RankParameters = shared[key]
+        return found
+
+    def _weights(self, asked: Asked) -> RankWeights:
+        """The weights of a rank, read once."""
+        shared = self.question.shared
+        if asked not in shared:
+            shared[asked] = RankWeights(self.question.model, asked)
+        found: RankWeights = shared[asked]
         return found

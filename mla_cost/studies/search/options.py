@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
+from mla_cost.declared.shardings import SHARDINGS
 from mla_cost.errors import InputError
 from mla_cost.inputs import table
 from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
@@ -81,6 +82,8 @@ class Question(NamedTuple):
             return self.axes[axis]
         if axis == "remat":
             return (*POLICIES, *PROFILES[self.settings.profile].recomputes)
+        if axis == "sharding":
+            return tuple(SHARDINGS)
         return TABLE[axis].values
 
 
