@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -38,6 +38,9 @@ _RESERVED: Final = frozenset({"dispatcher", "sharding", "dtype", "gradient_dtype
 NOT_OF_VERDICTS: Final = (_STATES | _LAYERS | _PIPELINE | _BOTH) - _RESERVED
 
 
+_BITS: Final = 62  # of a whole number, as marks
+
+
 class Coded(NamedTuple):
     """A column of anything: the distinct values, and which of them each point has."""
 
@@ -70,6 +73,30 @@ def distinct(*columns: Ints) -> Distinct:
         key, most = key * width + column, (most + 1) * width - 1
     _, first, codes = np.unique(key, return_index=True, return_inverse=True)
     return Distinct(first, codes)
+
+
+def alike(marks: Iterable[Any], size: int) -> Ints:
+    """A number per point: points with the same one agree in all marks. marks: truth values; scalars tell none apart."""
+    codes: Ints = np.zeros(size, np.int64)
+    bit = 0
+    for mark in marks:
+        if not isinstance(mark, np.ndarray) or not mark.any() or mark.all():
+            continue
+        if bit == _BITS:
+            codes = np.unique(codes, return_inverse=True)[1]
+            bit = int(codes.max()).bit_length()
+        codes += mark * np.int64(1 << bit)
+        bit += 1
+    return codes
+
+
+def groups(codes: Ints) -> Iterator[Ints | None]:
+    """The points of each code, in order of the codes; None for all of them."""
+    if (codes == codes[0]).all():
+        yield None
+        return
+    for each in np.flatnonzero(np.bincount(codes)) if codes.max() < len(codes) else np.unique(codes):
+        yield np.flatnonzero(codes == each)
 
 
 class Points:

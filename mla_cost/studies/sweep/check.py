@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from mla_cost.batch.codes import ILLEGAL, MISSING, NO_PROGRAM, NONE, REQUIREMENT, STATUSES, TOO_LARGE, UNTRAINED
+from mla_cost.batch.programs import PHASES
 from mla_cost.inputs.config import DeviceConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import FENCE
@@ -14,7 +15,6 @@ from mla_cost.pricing.block import Figures, evaluation, figures
 from mla_cost.pricing.resolve import Illegal, resolve
 from mla_cost.results.columns import BYTES
 from mla_cost.studies.sweep.grid import Grid
-from mla_cost.studies.sweep.moments import PHASES
 
 _WORDS_TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
 _MOST_KEPT: Final = 100_000
