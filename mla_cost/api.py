@@ -13,7 +13,7 @@ from mla_cost.errors import InputError
 from mla_cost.inputs import catalog, given
 from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.pricing import rows
+from mla_cost.pricing import automatic, rows
 from mla_cost.pricing import verdict as fit
 from mla_cost.pricing.compile import Key
 from mla_cost.pricing.resolve import Illegal, named, policy, usual_sp
@@ -289,7 +289,7 @@ def _changed(settings: PlanSettings) -> dict[str, Any]:
     names = [name for name in PlanSettings.model_fields if name not in {"model", "device", "form"}]
     now = {name: getattr(settings, name) for name in names}
     found = {name: now[name] for name in names if now[name] != PlanSettings.model_fields[name].default}
-    if found.get("kernel") == fit.AUTO:  # the model scope's own default
+    if found.get("kernel") == automatic.AUTO:  # the model scope's own default
         del found["kernel"]
     plain = {name: value for name, value in found.items() if not isinstance(value, dict)}
     mappings = [(name, each) for name, each in found.items() if isinstance(each, dict)]
@@ -333,7 +333,7 @@ def explain_variant(
     ones, absent = (
         given.names(field, value, "a list of names") for field, value in (("one", one), ("without", without))
     )
-    kernel = fit.EAGER if checked.kernel == fit.AUTO else checked.kernel
+    kernel = automatic.EAGER if checked.kernel == automatic.AUTO else checked.kernel
     return explain(form, quantity, kernel=kernel, scheme=checked.scheme, one=ones, without=absent, **of_key)
 
 
@@ -361,11 +361,11 @@ def _formula_kernel(settings: PlanSettings) -> PlanSettings:
     """
     named_devices = settings.device if "device" in settings.model_fields_set else ()
     if "kernel" not in settings.model_fields_set:
-        return settings.model_copy(update={"kernel": fit.EAGER})
-    if settings.kernel == fit.AUTO and len(named_devices) > 1:
+        return settings.model_copy(update={"kernel": automatic.EAGER})
+    if settings.kernel == automatic.AUTO and len(named_devices) > 1:
         raise InputError("a formula has one kernel; name one device, or the kernel", field="device")
     device = catalog.device(named_devices[0]) if named_devices else None
-    return fit.with_kernel(model_with_dims(settings), device, settings.form[0], settings)[0]
+    return automatic.with_kernel(model_with_dims(settings), device, settings.form[0], settings)[0]
 
 
 def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: Mapping[str, Any]) -> Explanation:

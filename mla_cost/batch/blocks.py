@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from mla_cost.batch.matrices import Floats
 from mla_cost.batch.programs import Kinds, Peak, Program, Programs, compiled_account, held, program, sums
 from mla_cost.language import evaluate
@@ -81,7 +79,7 @@ def block(asked: Asked, programs: Programs, always: Mapping[str, float], values:
         *figures, kept, gradients = found
         parts = zip(*[iter(most)] * 3, strict=True)  # of the first block forward and backward, of an inner one
         peaks = [
-            stacked((forward, backward), inner, layers - 1, kept, gradients if allocated else 0, np.maximum)
+            stacked((forward, backward), inner, layers - 1, kept, gradients if allocated else 0)
             for allocated, (forward, backward, inner) in enumerate(parts)  # after what a dispatcher sees
         ]
         figures = [figure * layers for figure in figures]

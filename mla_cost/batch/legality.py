@@ -12,7 +12,7 @@ from mla_cost.batch.points import NOT_OF_LAYERS, NOT_OF_PIPELINES, NOT_OF_STATES
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import Parallel, problems
+from mla_cost.mesh.parallel import Parallel, problems, sequence_parts
 from mla_cost.pricing.resolve import Illegal
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.pricing.whole_model import parallel_of, require_profile, require_stage, state_settings
@@ -26,7 +26,7 @@ def refused(model: ModelConfig, points: Points) -> Any:
     if refusal(model) is not None:
         return np.full(points.size, NO_PROGRAM, np.int8)
     wrong = _degrees(model, points) | _pipelines(model, points) | _states(points) | _settings(points)
-    code = np.where(points["seq_len"] % (points["sp"] * points["tp"]) != 0, REQUIREMENT, 0)
+    code = np.where(points["seq_len"] % sequence_parts(points.fields()) != 0, REQUIREMENT, 0)
     return np.where(wrong, NO_PROGRAM, code).astype(np.int8)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mla_cost.batch import scalar, verdicts
 from mla_cost.batch.busiest import Busiest
-from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, NO_PROGRAM, TOO_LARGE, UNTRAINED
+from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, NO_PROGRAM, NONE, TOO_LARGE, UNTRAINED
 from mla_cost.batch.composed import AXES, Composed
 from mla_cost.batch.legality import refused
 from mla_cost.batch.matrices import Ints
@@ -24,13 +24,13 @@ from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import FENCE
-from mla_cost.pricing import verdict
+from mla_cost.pricing import automatic
 from mla_cost.pricing.resolve import Illegal, named
 from mla_cost.pricing.unpriced import refusal
+from mla_cost.pricing.usable import status
 
 TILE: Final = 1 << 14  # points at once: what they need should stay near a core
 _TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
-_SMALLEST: Final = {"tp": 1, "sp": 1, "seq_len": 2}
 
 
 def price(
@@ -71,7 +71,7 @@ class Pricer:
     def __init__(self, model: ModelConfig, device: DeviceConfig | None, form: str, *, busiest: bool = False) -> None:
         self.model, self.device, self.form, self.busiest = model, device, form, busiest
         self._shared = _shared(model.model_dump_json())
-        self._kernels: dict[str, PlanSettings] = {}
+        self._kernels: dict[tuple[Any, ...], PlanSettings] = {}
 
     @cached_property
     def priced(self) -> bool:
@@ -101,18 +101,17 @@ class Pricer:
         return lambda at: scalar.row(self.model, self.device, self.form, points.settings(at))
 
     def with_kernel(self, settings: PlanSettings) -> PlanSettings:
-        """The settings with a kernel in place of `auto`, as a plan chooses it; head widths and dtype alone decide.
+        """The settings with a kernel in place of `auto`, as a plan chooses it, once for all that decides it.
 
         Raises:
             InputError: settings that name what does not exist.
 
         """
-        if settings.kernel != verdict.AUTO:
+        if settings.kernel != automatic.AUTO:
             return settings
-        small = settings.model_copy(update=_SMALLEST)
-        key = small.model_dump_json()
+        key = tuple(getattr(settings, name) for name in automatic.DECIDING_SETTINGS)
         if key not in self._kernels:
-            self._kernels[key], _ = verdict.with_kernel(self.model, self.device, self.form, small)
+            self._kernels[key], _ = automatic.with_kernel(self.model, self.device, self.form, settings)
         chosen = self._kernels[key]
         return settings.model_copy(update={"kernel": chosen.kernel, "value_padding": chosen.value_padding})
 
@@ -161,12 +160,13 @@ class Pricer:
     def _judged(self, tile: Tile, worst: Worst, rows: _Rows, found: Composed) -> Any:
         """The verdict on what the device has; the codes of rows that no kernel trains."""
         required = rows.of(worst.peak).astype(np.int64) + rows.of(verdicts.other_memory(tile.points))
-        free = rows.of(verdicts.usable(self.model, tile.points, self.device))
+        free = rows.of(verdicts.usable_bytes(self.model, tile.points, self.device))
         trained = rows.of(tile.table.trained[tile.which])
         found.required_bytes[rows.where], found.usable_bytes[rows.where] = required, free
+        found.status[rows.where] = NONE
         if self.device is not None:
             found.headroom_bytes[rows.where] = free - required
-        found.status[rows.where] = verdicts.statuses(free - required, free, trained, self.device)
+            found.status[rows.where] = status(free - required, free, trained)
         return np.where(trained, 0, UNTRAINED)
 
 

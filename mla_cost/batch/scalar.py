@@ -12,8 +12,7 @@ from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.program import ProgramError
-from mla_cost.pricing import verdict as fit
-from mla_cost.pricing import whole_model
+from mla_cost.pricing import automatic, whole_model
 from mla_cost.pricing.block import evaluation
 from mla_cost.pricing.resolve import Illegal
 from mla_cost.pricing.stage import Place, place_point
@@ -114,4 +113,4 @@ def _chosen(
     try:
         return choose(settings)
     except InputError:
-        return fit.with_kernel(model, device, form, settings)[0]
+        return automatic.with_kernel(model, device, form, settings)[0]

@@ -14,7 +14,6 @@ from mla_cost.batch.matrices import Floats, Ints
 from mla_cost.batch.pipelines import FIGURES
 from mla_cost.batch.points import Choices, Points, distinct, groups
 from mla_cost.batch.programs import Programs
-from mla_cost.batch.requirements import fails
 from mla_cost.batch.symbols import TOKENS, Imbalance, Symbols, structure, symbols, tokens
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
@@ -22,12 +21,13 @@ from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.dims import OTHERS, follow
 from mla_cost.language.machine import DTYPE_BYTES
-from mla_cost.language.program import ProgramError
+from mla_cost.language.program import ProgramError, sizes_asked
 from mla_cost.language.workspace import kinds_of
+from mla_cost.pricing.automatic import trained
 from mla_cost.pricing.compile import reduced
-from mla_cost.pricing.resolve import Illegal, Point, scheme_of
+from mla_cost.pricing.resolve import Illegal, scheme_of
 from mla_cost.pricing.stage import Place, place_point
-from mla_cost.pricing.whole_model import WITH_EXPERTS, verdict
+from mla_cost.pricing.whole_model import WITH_EXPERTS
 
 _DECIDE = ("seq_len", "micro_batch", "sp", "tp", "ep", "etp", "vocab_multiple", "loss_chunks")
 
@@ -98,7 +98,7 @@ class Table:
 
     def _require(self, known: Symbols) -> None:
         """Refuse what schemes do not divide, or do not move."""
-        sizes = {**known.shared, **known.own}
+        sizes = sizes_asked({**known.shared, **known.own})
         for at, settings in enumerate(self._choices.settings):
             mine = self._choices.codes == at
             try:
@@ -107,11 +107,11 @@ class Table:
                 self.refused[mine] = NO_PROGRAM
                 continue
             for need in scheme.requires:
-                self.refused[mine & fails(need, sizes)] = REQUIREMENT
+                self.refused[mine & need.broken(sizes)] = REQUIREMENT
 
     def _group(self, settings: PlanSettings, known: Symbols, fields: Any, where: Ints) -> None:
         """The points of one structural key."""
-        model, _, form, wanted = self.question
+        model, device, form, wanted = self.question
         places = wanted[settings.profile]
         points = [place_point(model, form, settings, place) for place in places]
         layers = [compiled(Asked(reduced(point.key), self.question.kinds, settings.causal)) for point in points]
@@ -123,11 +123,9 @@ class Table:
         always = {name: float(value) for name, value in known.shared.items()}
         for place, each in zip(places, layers, strict=True):
             self._put(self.places.index(place), where, layer(each, self._programs, always, values, len(where)))
-        self.trained[where] = self._trains(settings, points[-1])
-
-    def _trains(self, settings: PlanSettings, point: Point) -> bool:
-        device = self.question.device
-        return device is None or verdict(self.question.model, device, settings, point, 0).status != "unsupported"
+        if device is not None:
+            last = points[-1]
+            self.trained[where] = trained(last.kernel, device.arch, last.key, last.values)
 
     def _put(self, at: int, where: Ints, found: Layer) -> None:
         count, size = self.flops.shape[1:]

@@ -15,9 +15,9 @@ from mla_cost.language import live
 from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import Allocation
 from mla_cost.language.workspace import kinds_of
+from mla_cost.pricing.automatic import with_kernel
 from mla_cost.pricing.block import Figures, figures
 from mla_cost.pricing.resolve import resolve
-from mla_cost.pricing.verdict import with_kernel
 from mla_cost.results import Result
 
 NAMED: Final = 8  # tensors with a layer of their own

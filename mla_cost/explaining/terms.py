@@ -15,11 +15,11 @@ from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import Allocation
 from mla_cost.language.workspace import kinds_of
 from mla_cost.mesh.parallel import Parallel
+from mla_cost.pricing.automatic import with_kernel
 from mla_cost.pricing.block import Figures, evaluation, figures
 from mla_cost.pricing.resolve import resolve
 from mla_cost.pricing.rows import byte_formula
 from mla_cost.pricing.stage import Segment
-from mla_cost.pricing.verdict import with_kernel
 from mla_cost.pricing.whole_model import Cost, evaluated, parallel_of, state_settings, told
 from mla_cost.results import CollectiveCost, Result, Term, TermItem
 from mla_cost.weights.states import PARTIAL, Held, StateItem, StateSettings, rank_parameters, rank_weights

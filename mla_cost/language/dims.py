@@ -5,11 +5,11 @@ s, P and l (or n, where no scheme divides the heads) are base symbols; S = s*P a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from operator import floordiv
 from typing import Any, NamedTuple
 
+from mla_cost.language.numbers import floor_divide
 from mla_cost.language.polynomial import Polynomial, product, total
 
 # symbol: (meaning, the field that sets it)
@@ -229,12 +229,8 @@ QUOTIENTS: dict[str, tuple[str, str | int]] = {
 OTHERS: dict[str, str] = {"P_others": "P", "other_tp_ranks": "t", "other_expert_ranks": "E", "other_etp_ranks": "T"}
 
 
-def follow(
-    values: Mapping[str, Any],
-    wanted: Iterable[str] = (*QUOTIENTS, "P_others"),
-    quotient: Callable[[Any, Any], Any] = floordiv,
-) -> dict[str, Any]:
-    """The symbols that follow from these values: numbers, or arrays of them. quotient: whole numbers' own.
+def follow(values: Mapping[str, Any], wanted: Iterable[str] = (*QUOTIENTS, "P_others")) -> dict[str, Any]:
+    """The symbols that follow from these values: numbers, or arrays of them.
 
     A rank of tensor parallelism is the only one where t has no value.
     """
@@ -245,7 +241,7 @@ def follow(
         else:
             what, by = QUOTIENTS[name]
             parts = found[by] if isinstance(by, str) else by
-            found[name] = found[what] if isinstance(parts, int) and parts == 1 else quotient(found[what], parts)
+            found[name] = found[what] if isinstance(parts, int) and parts == 1 else floor_divide(found[what], parts)
     return {name: found[name] for name in wanted}
 
 

@@ -18,7 +18,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from mla_cost.language.numbers import remainder, where
 
 
 class ProgramError(ValueError):
@@ -101,6 +103,20 @@ class Requirement(NamedTuple):
     by: str
     message: str
     times: int = 1
+
+    def parts(self, degree: Any) -> Any:
+        """Into how many parts ranks cut something. degree: a number or an array, as the answer."""
+        return degree * where(degree > 1, self.times, 1) if self.times > 1 else degree
+
+    def broken(self, sizes: Mapping[str, Any]) -> Any:
+        """Whether it does not hold. sizes: numbers or arrays by the names of settings and dims (`sizes_asked`)."""
+        what, by = sizes[self.what], sizes[self.by]
+        return what > by if self.kind == "at_most" else remainder(what, self.parts(by)) != 0
+
+
+def sizes_asked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What requirements ask about, by the names of settings and dims. values: of the symbols S, P and n."""
+    return {"seq_len": values["S"], "sp": values["P"], "heads": values["n"]}
 
 
 class Form(NamedTuple):
@@ -294,18 +310,23 @@ class Limit(NamedTuple):
     note: str = ""
     dtypes: tuple[str, ...] = ("bf16", "fp16")
 
-    def trains(self, arch: str, qk: int, v: int, dtype: str) -> bool:
-        """Whether it trains heads of these widths and this dtype on this architecture."""
-        return arch in self.archs and dtype in self.dtypes and self._widths(qk, v)
+    def trains(self, arch: str, qk: Any, v: Any, dtype: str) -> Any:
+        """Whether it trains heads of these widths, numbers or arrays, and this dtype on this architecture."""
+        return self._widths(qk, v) if arch in self.archs and dtype in self.dtypes else False
 
-    def _widths(self, qk: int, v: int) -> bool:
-        if self.only and (qk, v) not in self.only:
-            return False
-        if qk % self.multiple_of or v % self.multiple_of:
-            return False
-        if (self.equal and v != qk) or (self.at_most_qk and v > qk):
-            return False
-        return (self.max_qk is None or qk <= self.max_qk) and (self.max_v is None or v <= self.max_v)
+    def _widths(self, qk: Any, v: Any) -> Any:
+        found: Any = not self.only
+        for only_qk, only_v in self.only:
+            found = found | ((qk == only_qk) & (v == only_v))
+        if self.multiple_of > 1:
+            found = found & (remainder(qk, self.multiple_of) == 0) & (remainder(v, self.multiple_of) == 0)
+        if self.equal:
+            found = found & (v == qk)
+        if self.at_most_qk:
+            found = found & (v <= qk)
+        for width, most in ((qk, self.max_qk), (v, self.max_v)):
+            found = found if most is None else found & (width <= most)
+        return found
 
 
 class FusedShape(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mla_cost.errors import InputError, shown
 
@@ -409,10 +409,15 @@ def _expert_way_out(parallel: Parallel) -> str:
     return f"{lower}dp to {dp}"
 
 
+def sequence_parts(degrees: Any, *, megatron_sp: bool = True) -> Any:
+    """Into how many equal parts a sequence splits. degrees: whatever has sp and tp, numbers or arrays."""
+    return degrees.sp * degrees.tp if megatron_sp else degrees.sp
+
+
 def _sequence(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
     if shape.seq_len is None:
         return
-    step = parallel.sp * (parallel.tp if shape.megatron_sp else 1)
+    step = sequence_parts(parallel, megatron_sp=shape.megatron_sp)
     if shape.seq_len % step:
         above = -(-shape.seq_len // step) * step
         message = f"seq_len {shape.seq_len} does not split over sp {parallel.sp} x tp {step // parallel.sp}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from mla_cost.declared.kernels import KERNELS
 from mla_cost.language.dims import Facts
 from mla_cost.language.evaluate import FENCE, Evaluation, FenceError, Walk, account_of
 from mla_cost.language.machine import FusedCall
+from mla_cost.language.numbers import maximum
 from mla_cost.language.program import FusedShape, ProgramError
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.compile import Key, timeline
@@ -135,9 +135,8 @@ def stacked(
     others: Any,
     kept: Any,
     gradients: Any = 0,
-    largest: Callable[[Any, Any], Any] = max,
 ) -> Any:
-    """The peak of equal blocks in a row: numbers, or arrays of them with their `largest`.
+    """The peak of equal blocks in a row: numbers, or arrays of them.
 
     first: the most alive in forward and in backward of the block that holds its input. inner: the most of one that
     does not, `others` of which follow. kept: what a block adds to the pile in forward, its output (the next one's
@@ -148,4 +147,4 @@ def stacked(
     at least the second.
     """
     forward, backward = first
-    return largest(largest(forward, backward + others * gradients), others * kept + inner)
+    return maximum(maximum(forward, backward + others * gradients), others * kept + inner)

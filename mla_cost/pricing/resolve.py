@@ -16,7 +16,7 @@ from mla_cost.errors import InputError, nearest, shown
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.dims import SYMBOLS, base_values, facts_of
-from mla_cost.language.program import Kernel, Pair, Profile, Requirement, Scheme
+from mla_cost.language.program import Kernel, Pair, Profile, Requirement, Scheme, sizes_asked
 from mla_cost.language.recompute import DISCARDING, POLICIES, TOGETHER
 from mla_cost.pricing.compile import Key, form_of
 
@@ -313,15 +313,11 @@ def _implemented(key: Key, profile: Profile, settings: PlanSettings) -> Key:
     return key._replace(**{**found, "names": "rebound", **profile.fixed})
 
 
-_FIELDS = {"seq_len": "S", "sp": "P", "heads": "n"}
-
-
 def _require(scheme: Scheme, values: Mapping[str, int], tp: int) -> None:
     """Refuse what the scheme cannot divide; heads are those of a rank of tp, and the message says of how many."""
-    fields = {field: values[symbol] for field, symbol in _FIELDS.items()}
+    fields = sizes_asked(values)
     for need in scheme.requires:
-        what, by = fields[need.what], _parts(need, fields[need.by])
-        if (need.kind == "divides" and what % by) or (need.kind == "at_most" and what > by):
+        if need.broken(fields):
             shared = f" ({fields['heads'] * tp} over tp {tp})" if tp > 1 and "heads" in {need.what, need.by} else ""
             raise Illegal(f"{need.message.format(**fields)}{shared}; {_way_out(scheme, need, fields)}")
 
@@ -331,17 +327,12 @@ def _way_out(scheme: Scheme, broken: Requirement, fields: Mapping[str, int]) -> 
     divided = [need for need in scheme.requires if need.by == broken.by]
     most = min(fields[broken.by], gcd(*(fields[need.what] for need in divided)))  # what divides all divides this
     degrees = range(most, 0, -1)
-    below = next(size for size in degrees if not any(fields[need.what] % _parts(need, size) for need in divided))
+    below = next(size for size in degrees if not any(need.broken({**fields, broken.by: size}) for need in divided))
     told = f"the nearest {broken.by} below is {below}"
     if broken.what != "seq_len":
         return told
-    parts = _parts(broken, fields[broken.by])
+    parts = broken.parts(fields[broken.by])
     return f"{told}, the nearest seq_len above is {-(-fields['seq_len'] // parts) * parts}"
-
-
-def _parts(need: Requirement, degree: int) -> int:
-    """Into how many parts something is cut."""
-    return degree * need.times if degree > 1 else degree
 
 
 def _padding(kernel: Kernel, shared: bool, wanted: str | None, values: Mapping[str, int]) -> str:

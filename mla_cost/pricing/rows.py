@@ -14,6 +14,7 @@ from mla_cost.language import evaluate
 from mla_cost.language.dims import declared, product_text
 from mla_cost.language.machine import DTYPE_BYTES, PROGRAMS, Allocation, Timeline
 from mla_cost.language.polynomial import Polynomial
+from mla_cost.pricing import automatic
 from mla_cost.pricing import notes as ignored
 from mla_cost.pricing import verdict as fit
 from mla_cost.pricing.block import Figures, figures
@@ -40,9 +41,9 @@ from mla_cost.results import (
 def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
     """One result per form asked for. An impossible combination is a row too: `illegal`, its numbers None."""
     family = device.family if device else "none"
-    chosen = {form: fit.with_kernel(model, device, form, settings) for form in settings.form}
+    chosen = {form: automatic.with_kernel(model, device, form, settings) for form in settings.form}
     priced = {form: _try(model, form, own, family) for form, (own, _) in chosen.items()}
-    baseline = _baseline(model, fit.with_kernel(model, device, defaults.BASELINE, settings)[0], family, priced)
+    baseline = _baseline(model, automatic.with_kernel(model, device, defaults.BASELINE, settings)[0], family, priced)
     found = []
     for form, it in priced.items():
         own, why = chosen[form]
@@ -56,15 +57,15 @@ def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings
 
 def _beside(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result) -> Beside | None:
     """The same block op by op, beside a row whose fused kernel was chosen; None where it makes no program."""
-    if device is None or row.kernel == fit.EAGER:
+    if device is None or row.kernel == automatic.EAGER:
         return None
-    asked = settings.model_copy(update={"kernel": fit.EAGER})
+    asked = settings.model_copy(update={"kernel": automatic.EAGER})
     it = _try(model, row.form, asked, device.family)
     if isinstance(it, Illegal):
         return None
     told = fit.verdict(model, device, asked, it)
     peaks = it.saved_bytes, it.peak_bytes, it.allocated_peak_bytes
-    return Beside(fit.EAGER, *peaks, told.status, told.reason)
+    return Beside(automatic.EAGER, *peaks, told.status, told.reason)
 
 
 def _try(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> Figures | Illegal:

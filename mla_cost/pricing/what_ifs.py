@@ -22,8 +22,8 @@ from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.recompute import POLICIES
 from mla_cost.mesh.parallel import even_layout
+from mla_cost.pricing import automatic
 from mla_cost.pricing import rows as pricing
-from mla_cost.pricing import verdict as fit
 from mla_cost.results import Lever, Result, Status, Verdict
 
 LONGEST = 4  # changes in a row that the search for a fit tries
@@ -174,7 +174,7 @@ def changes(asked: Priced) -> Iterator[Change]:
 
 def _kernels(asked: Priced) -> Iterator[Change]:
     """Each other kernel, with the value padding under which it trains."""
-    options = fit.training_kernels(asked.model, asked.device, asked.row.form, asked.settings)
+    options = automatic.training_kernels(asked.model, asked.device, asked.row.form, asked.settings)
     padding = {option.kernel: option.value_padding for option in options}
     for kernel in KERNELS:
         if kernel != asked.row.kernel:

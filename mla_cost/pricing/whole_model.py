@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
@@ -15,7 +15,7 @@ from mla_cost.language.evaluate import FENCE, FenceError
 from mla_cost.language.machine import DTYPE_BYTES
 from mla_cost.language.program import Profile
 from mla_cost.mesh.parallel import Chunk, Parallel, implied_layout, problems, stages
-from mla_cost.pricing import notes
+from mla_cost.pricing import automatic, notes
 from mla_cost.pricing import verdict as fit
 from mla_cost.pricing.block import too_large
 from mla_cost.pricing.compile import Key
@@ -23,8 +23,8 @@ from mla_cost.pricing.resolve import IMPLEMENTATION, Illegal, Point, named, refu
 from mla_cost.pricing.rows import flop_count, illegal
 from mla_cost.pricing.stage import ChunkCost, Segment, Segments, StageActivations, activations, as_allocated
 from mla_cost.pricing.unpriced import refusal
+from mla_cost.pricing.usable import Reserved, staging
 from mla_cost.results import (
-    Basis,
     Breakdown,
     CollectiveCost,
     Communication,
@@ -203,14 +203,19 @@ def verdict(
     """What a device says to the allocated peak of the worst stage, of which `allowed` is budgeted. Bytes."""
     experts, degrees = bool(model.num_routed_experts), parallel_of(settings)
     groups = fit.Groups(degrees.communicators(experts=experts), degrees.further_communicators(experts=experts))
-    reserved = bucket(settings)
+    reserved = reserved_beside(device, settings, point.values)
     return fit.model_verdict(model, device, settings, point, peak, groups=groups, allowed=allowed, reserved=reserved)
 
 
-def bucket(settings: PlanSettings) -> tuple[Basis, ...]:
+def reserved_beside(device: DeviceConfig, settings: PlanSettings, at: Mapping[str, Any]) -> tuple[Reserved, ...]:
+    """What a plan reserves beside what a device does. at: as `usable.staging`."""
+    return (*staging(device, settings, at), *_bucket(settings))
+
+
+def _bucket(settings: PlanSettings) -> tuple[Reserved, ...]:
     """What ZeRO reserves for the gradients that it reduces next; nothing under other shardings."""
     amount = bucket_bytes(state_settings(settings))
-    return (Basis(BUCKET, amount, f"budgeted: {BUCKET_SOURCE}"),) if amount else ()
+    return (Reserved(BUCKET, amount, f"budgeted: {BUCKET_SOURCE}"),) if amount else ()
 
 
 def _told_verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, costs: Sequence[Cost]) -> Verdict:
@@ -260,8 +265,8 @@ def evaluated(
         Illegal: as `stage_costs`.
 
     """
-    named("kernel", settings.kernel, {fit.AUTO: None, **KERNELS})
-    chosen, why = fit.with_kernel(model, device, form, settings)
+    named("kernel", settings.kernel, {automatic.AUTO: None, **KERNELS})
+    chosen, why = automatic.with_kernel(model, device, form, settings)
     family, arch = (device.family, device.arch) if device else ("none", "")
     return chosen, why, stage_costs(model, form, chosen, family, arch)
 

@@ -65,12 +65,6 @@ def room(verdict: Verdict, peak: int) -> int:
     return verdict.headroom_bytes + peak
 
 
-def with_kernel(model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings) -> PlanSettings:
-    """The settings with a kernel in place of `auto`, as plans choose it; head widths and dtype alone decide."""
-    chosen, _ = fit.with_kernel(model, device, form, smallest(settings))
-    return settings.model_copy(update={"kernel": chosen.kernel, "value_padding": chosen.value_padding})
-
-
 def smallest(settings: PlanSettings) -> PlanSettings:
     """The settings with the smallest length, on as few ranks as can be."""
     return settings.model_copy(update={"sp": 1, "seq_len": 2 * settings.tp})

@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.pricing import verdict as fit
-from mla_cost.pricing import what_ifs, whole_model
+from mla_cost.pricing import automatic, what_ifs, whole_model
 from mla_cost.pricing.resolve import Illegal, scheme_of
 from mla_cost.results import Verdict
 from mla_cost.studies.search.options import CHOICES, Question
@@ -69,7 +68,7 @@ def within(question: Question, settings: PlanSettings) -> bool:
         return False
     if any(getattr(taken, axis) not in values for axis, values in question.axes.items()):
         return False
-    return asked.kernel in {fit.AUTO, settings.kernel} and 100 * _idle(settings) <= own.max_idle
+    return asked.kernel in {automatic.AUTO, settings.kernel} and 100 * _idle(settings) <= own.max_idle
 
 
 def _idle(settings: PlanSettings) -> float:

@@ -10,8 +10,9 @@ from mla_cost.declared.schemes import SCHEMES
 from mla_cost.errors import InputError
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.mesh.parallel import Parallel
+from mla_cost.pricing.automatic import with_kernel
 from mla_cost.pricing.resolve import Illegal, named, resolve, scheme_of
-from mla_cost.studies.longest.needs import smallest, with_kernel
+from mla_cost.studies.longest.needs import smallest
 from mla_cost.studies.search.options import Question
 from mla_cost.weights.states import RankParameters, StateSettings, states
 
@@ -36,7 +37,7 @@ def programs(question: Question) -> tuple[list[Program], dict[str, str]]:
     profile = named("profile", question.settings.profile, PROFILES)
     possible = tuple(name for name, scheme in SCHEMES.items() if not scheme.attends or name in profile.schemes)
     for form in question.settings.form:
-        base = with_kernel(question.model, question.device, form, _bare(question))
+        base, _ = with_kernel(question.model, question.device, form, _bare(question))
         for scheme in question.axes.get("scheme", possible):
             try:
                 scheme_of(form, scheme)

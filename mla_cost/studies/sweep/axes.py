@@ -19,8 +19,8 @@ from mla_cost.inputs.given import items
 from mla_cost.inputs.given import name as text_of
 from mla_cost.inputs.plan_files import assignments
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.pricing.automatic import AUTO
 from mla_cost.pricing.resolve import named, refuse_tensor_parallel
-from mla_cost.pricing.verdict import AUTO
 
 MOST_VALUES: Final = 10_000_000
 MOST_LISTED: Final = 1_000_000  # of a list or a generator, which hold each value

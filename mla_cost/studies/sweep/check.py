@@ -10,9 +10,11 @@ from mla_cost.batch.programs import PHASES
 from mla_cost.inputs.config import DeviceConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import FENCE
+from mla_cost.pricing import automatic
 from mla_cost.pricing import verdict as fit
 from mla_cost.pricing.block import Figures, evaluation, figures
 from mla_cost.pricing.resolve import Illegal, resolve
+from mla_cost.pricing.usable import usable
 from mla_cost.results.columns import BYTES
 from mla_cost.studies.sweep.grid import Grid
 
@@ -30,13 +32,13 @@ class Checker:
     def check_reserve(device: DeviceConfig | None, settings: PlanSettings) -> None:
         """Refuse an override of a reserve item that a device does not have, before anything is priced."""
         if device is not None:
-            fit.reserve_items(device, settings, {"sp": settings.sp})
+            usable(device, settings, {"sp": settings.sp})
 
     def expected(self, index: int) -> dict[str, int]:
         """The figures and the status of a point, as ints."""
         form, model, device, settings = self.grid.point_settings(index)
         refused = {**dict.fromkeys(BYTES, MISSING), "status": ILLEGAL}
-        settings, _ = fit.with_kernel(model, device, form, settings)
+        settings, _ = automatic.with_kernel(model, device, form, settings)
         try:
             it = figures(resolve(model, form, settings), device.family if device else "none", settings.layers)
         except Illegal:
@@ -81,12 +83,12 @@ class Checker:
             return choice.number, taken.get("seq_len", 0), sp, heads
         widths = (choice.number, *model.dims.model_dump().values())
         if code == NO_PROGRAM:
-            return code, widths, choice.settings.kernel == fit.AUTO and device and device.name
+            return code, widths, choice.settings.kernel == automatic.AUTO and device and device.name
         return (code, widths, device and device.name, sp == 1) if code == UNTRAINED else index
 
     def _sentence(self, index: int) -> str:
         form, model, device, settings = self.grid.point_settings(index)
-        settings, _ = fit.with_kernel(model, device, form, settings)
+        settings, _ = automatic.with_kernel(model, device, form, settings)
         try:
             point = resolve(model, form, settings)
             evaluation(point)

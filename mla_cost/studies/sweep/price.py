@@ -13,20 +13,19 @@ from mla_cost.batch.codes import MISSING, NO_PROGRAM, REQUIREMENT, TOO_LARGE
 from mla_cost.batch.matrices import SCRATCH, Ints
 from mla_cost.batch.points import alike, groups
 from mla_cost.batch.programs import Kinds, Programs
-from mla_cost.batch.requirements import fails
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.inputs.config import DeviceConfig
-from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.dims import follow
 from mla_cost.language.evaluate import FENCE
-from mla_cost.language.program import Form, Kernel, Pair, ProgramError, Scheme
+from mla_cost.language.program import Form, Kernel, Pair, ProgramError, Scheme, sizes_asked
 from mla_cost.language.workspace import kinds_of
+from mla_cost.pricing.automatic import trained
 from mla_cost.pricing.compile import Key, form_of
 from mla_cost.pricing.resolve import Illegal, resolve, scheme_of
-from mla_cost.pricing.verdict import reserve_items
+from mla_cost.pricing.usable import usable
 from mla_cost.studies.sweep.grid import WIDTHS, Box, Choice, Grid
 
 _FOLLOW: Final = ("s", "u", "l", "r_half", "P_others")
@@ -94,7 +93,7 @@ class Pricer:
             found.refuse(slice(None), NO_PROGRAM)
             return found
         values = {**self.grid.values(box), "f": choice.settings.idle_mlp}
-        values |= follow(values, _FOLLOW if scheme.divides_heads else _WHOLE_HEADS, _quotient)
+        values |= follow(values, _FOLLOW if scheme.divides_heads else _WHOLE_HEADS)
         kernel: Kernel = KERNELS[choice.settings.kernel]
         for where in groups(alike(_marks(scheme, kernel, form_of(choice.form), values), count)):
             own = values if where is None else _taken(values, where)
@@ -119,15 +118,15 @@ class Pricer:
             found.refuse(into, NO_PROGRAM)
             return
         if kernel.fused:
-            self._trained(key, values, size, into, found)
+            self._trained(key, values, into, found)
 
     def _key(self, choice: Choice, values: Mapping[str, Any]) -> Key | int:
         """The key of these points, or why there is none: resolved as a plan would, for the first of them."""
         first = {symbol: int(_first(value)) for symbol, value in values.items()}
         kernel = choice.settings.kernel, choice.settings.value_padding
         signature = (choice.number, kernel, *(min(first.get(symbol, 2), 2) for symbol in _BITS), _padding_class(first))
-        refused = _refused_requirement(SCHEMES[_scheme_name(choice)], first)
-        if refused:
+        sizes = sizes_asked(first)
+        if any(need.broken(sizes) for need in SCHEMES[_scheme_name(choice)].requires):
             return REQUIREMENT
         if signature not in self._keys:
             self._keys[signature] = self._resolved(choice, first)
@@ -147,14 +146,11 @@ class Pricer:
             return NO_PROGRAM
         return point.key
 
-    def _trained(self, key: Key, values: Mapping[str, Any], size: int, into: Any, found: Figures) -> None:
+    def _trained(self, key: Key, values: Mapping[str, Any], into: Any, found: Figures) -> None:
         """Where an implementation of a fused kernel trains these widths, by architecture."""
-        form = form_of(key.form)
-        qk = key.facts.size(key.facts.present(form.qk)).at(values)
-        v = qk if key.value_padding != "none" else key.facts.size(form.value).at(values)
         for arch in dict.fromkeys(device.arch for device in self.grid.devices if device is not None):
             known = found.trained.setdefault(arch, np.ones(len(found.reason), bool))
-            known[into] = _trains(KERNELS[key.kernel], arch, (qk, v, key.dtype), size)
+            known[into] = trained(KERNELS[key.kernel], arch, key, values)
 
     # ---- verdicts
 
@@ -167,19 +163,13 @@ class Pricer:
         if self.grid.own_sp:
             values = np.arange(1, defaults.SP + 1)
         if key not in self._usable:
-            self._usable[key] = np.array(
-                [_usable(device, choice.settings.model_copy(update={"sp": int(sp)})) for sp in values], np.int64
-            )
+            ranks = values.astype(np.int64)
+            self._usable[key] = np.broadcast_to(usable(device, choice.settings, {"sp": ranks}), ranks.shape)
         found = self._usable[key]
         if self.grid.own_sp:
             sp = np.broadcast_to(self.grid.values(box)["P"], box.size).astype(np.int64)
             return found[sp - 1]
         return found[0] if axis < 0 else self.grid.spread(f"usable {key}", found, axis, box)
-
-
-def _usable(device: DeviceConfig, settings: PlanSettings) -> int:
-    reserve = reserve_items(device, settings, {"sp": settings.sp})
-    return device.visible_bytes.integer - sum(item.bytes for item in reserve)
 
 
 # ---- structure
@@ -196,11 +186,6 @@ def _scheme(choice: Choice) -> Scheme | None:
         return None
 
 
-def _quotient(what: Any, by: Any) -> Any:
-    """Whole numbers in double precision; where the scheme's requirements hold, nothing is left over."""
-    return np.floor(what / by)
-
-
 def _first(value: Any) -> Any:
     return value[0] if isinstance(value, np.ndarray) else value
 
@@ -211,8 +196,9 @@ def _taken(values: Mapping[str, Any], where: Ints) -> dict[str, Any]:
 
 def _marks(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[str, Any]) -> Iterator[Any]:
     """Truth values on which structure depends; those that are the same all over a box are scalars."""
+    sizes = sizes_asked(values)
     for need in scheme.requires:
-        yield fails(need, values)
+        yield need.broken(sizes)
     for symbol in _BITS:
         if isinstance(values.get(symbol), np.ndarray):
             yield values[symbol] == 1
@@ -224,27 +210,6 @@ def _marks(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[st
         yield values["v"] > values["k"] + values["r"]
 
 
-def _refused_requirement(scheme: Scheme, first: Mapping[str, int]) -> bool:
-    return any(bool(fails(need, first)) for need in scheme.requires)
-
-
 def _padding_class(first: Mapping[str, int]) -> int:
     qk = first["k"] + first["r"]
     return (first["v"] == qk) + 2 * (first["v"] > qk)
-
-
-# ---- what trains
-
-
-def _trains(kernel: Kernel, arch: str, heads: tuple[Any, Any, str], size: int) -> Any:
-    """heads: widths of Q and K and of V, numbers or arrays, and the dtype."""
-    qk, v, dtype = heads
-    if not isinstance(qk, np.ndarray) and not isinstance(v, np.ndarray):
-        return any(limit.trains(arch, int(qk), int(v), dtype) for limit in kernel.limits)
-    both = np.broadcast_to(qk, size) * float(1 << 20) + np.broadcast_to(v, size)
-    pairs, which = np.unique(both, return_inverse=True)
-    able = [
-        any(limit.trains(arch, int(pair) >> 20, int(pair) & ((1 << 20) - 1), dtype) for limit in kernel.limits)
-        for pair in pairs
-    ]
-    return np.array(able)[which]
