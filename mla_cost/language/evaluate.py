@@ -1,4 +1,4 @@
-"""Folds of a timeline, and their evaluation: exact ints (`figures`), numpy arrays and sympy expressions.
+"""Folds of a timeline, and their evaluation in exact ints and sympy expressions; `batch.matrices` puts in arrays.
 
 What is alive after each event is summed once, in `course`, over whatever sizes are: ints of which the largest counts,
 polynomials and rows of coefficients of which those stay that can be.
@@ -18,7 +18,6 @@ from mla_cost.language.machine import PROGRAMS, Collective, Event, Timeline
 from mla_cost.language.polynomial import Polynomial, total
 
 if TYPE_CHECKING:
-    import numpy as np
     import sympy
 
 FENCE = 1 << 53  # above it int64 sums and doubles stop being exact
@@ -345,39 +344,7 @@ def candidates(timeline: Timeline, kinds: frozenset[str] | None = None) -> tuple
     return tuple(kept)
 
 
-# ---- numpy and sympy
-
-
-def arrays(polynomial: Polynomial, values: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """The polynomial at many points: each symbol an int64 array (or an int). Exact below the fence.
-
-    Raises:
-        FenceError: a term could reach 2^53 at some point, seen in double precision before int64 could wrap.
-
-    """
-    import numpy as np
-
-    result: Any = np.int64(0)
-    reach: Any = np.float64(0)
-    for monomial, coefficient in polynomial.terms.items():
-        term: Any = np.int64(coefficient)
-        size: Any = np.float64(abs(coefficient))
-        for symbol in monomial:
-            term = term * values[symbol]
-            size = size * np.asarray(values[symbol], dtype=np.float64)
-        result = result + term
-        reach = reach + size
-    if np.any(reach >= FENCE):
-        raise FenceError(f"{polynomial} reaches 2^53")
-    return np.asarray(result)
-
-
-def peak_arrays(moments: tuple[Candidate, ...], values: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """The largest candidate at many points."""
-    import numpy as np
-
-    stacked = np.broadcast_arrays(*[arrays(moment.bytes, values) for moment in moments])
-    return np.asarray(np.maximum.reduce(stacked))
+# ---- sympy
 
 
 def expression(polynomial: Polynomial) -> sympy.Expr:
