@@ -297,7 +297,7 @@ def huge_questions(draw: Any) -> tuple[ModelConfig, str, PlanSettings]:
         seq_len=2 ** draw(st.integers(10, 30)),
         sp=2 ** draw(st.integers(0, 4)),
         micro_batch=2 ** draw(st.integers(0, 16)),
-        layers=10 ** draw(st.integers(0, 5)),
+        layers=10 ** draw(st.integers(0, 3)),
         scope="attention",
     )
     return ModelConfig(name="huge", title="huge", dims=dims), draw(st.sampled_from(sorted(FORMS))), asked

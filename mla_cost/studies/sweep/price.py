@@ -50,11 +50,13 @@ class Figures(NamedTuple):
         """The figures of some points, by place; a point with one beyond the fence is refused."""
         found = (*exact.figures, exact.peak, *exact.allocated)
         beyond = [np.flatnonzero(amounts >= FENCE) for amounts in found if amounts.max() >= FENCE]
+        where = np.unique(np.concatenate(beyond)) if beyond else None
         for column, amounts in zip(self._every, found, strict=True):
+            if where is not None:
+                amounts[where] = MISSING
             column[into] = amounts
-        if beyond:
-            where = np.unique(np.concatenate(beyond))
-            self.refuse(where if isinstance(into, slice) else into[where], TOO_LARGE)
+        if where is not None:
+            self.reason[where if isinstance(into, slice) else into[where]] = TOO_LARGE
 
     def refuse(self, into: Any, reason: int) -> None:
         """No figures for some points, by place."""
