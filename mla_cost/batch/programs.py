@@ -20,12 +20,12 @@ from mla_cost.batch.matrices import (
     top,
     undominated,
 )
-from mla_cost.batch.workspace import fused_workspace
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.language import evaluate
 from mla_cost.language.evaluate import Account, Tape, account_of
 from mla_cost.language.machine import Timeline
 from mla_cost.language.polynomial import Monomial, Polynomial, total
+from mla_cost.pricing.block import fused_workspace
 from mla_cost.pricing.compile import Key, timeline
 
 PHASES: Final = {"forward": ("forward",), "backward": ("backward", "recompute")}  # as a plan sums them

@@ -8,7 +8,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, overload
+
+
+class _OfTwo(Protocol):
+    """Ints give an int; what else comes in decides what comes out."""
+
+    @overload
+    def __call__(self, first: int, second: int, /) -> int: ...
+    @overload
+    def __call__(self, first: Any, second: Any, /) -> Any: ...
+
+
+def _of_two(function: Callable[[Any, Any], Any]) -> _OfTwo:
+    return function
 
 
 def is_array(value: Any) -> bool:
@@ -22,12 +35,14 @@ def _module(*values: Any) -> Any:
     return None if first is None else sys.modules[type(first).__module__.partition(".")[0]]
 
 
+@_of_two
 def maximum(first: Any, second: Any) -> Any:
     """The larger of two, number by number."""
     of_arrays = _module(first, second)
     return of_arrays.maximum(first, second) if of_arrays else max(first, second)
 
 
+@_of_two
 def minimum(first: Any, second: Any) -> Any:
     """The smaller of two, number by number."""
     of_arrays = _module(first, second)
@@ -42,6 +57,7 @@ def where(condition: Any, then: Any, otherwise: Any) -> Any:
     return then if condition else otherwise
 
 
+@_of_two
 def floor_divide(number: Any, by: Any) -> Any:
     """The whole part of a quotient of numbers that are not negative.
 
@@ -54,11 +70,13 @@ def floor_divide(number: Any, by: Any) -> Any:
     return number // by
 
 
+@_of_two
 def ceil_divide(number: Any, by: Any) -> Any:
     """The least whole number that is at least the quotient."""
     return floor_divide(number + by - 1, by)
 
 
+@_of_two
 def round_up(number: Any, multiple: Any) -> Any:
     """The least multiple that is at least the number.
 
@@ -99,10 +117,16 @@ def at_each(function: Callable[..., int], *arguments: Any) -> Any:
 
 
 def _one_by_one(of_arrays: Any, function: Callable[..., int], arguments: tuple[Any, ...]) -> Any:
-    columns = of_arrays.broadcast_arrays(*arguments)
+    differ = [at for at, each in enumerate(arguments) if is_array(each)]
+    columns = of_arrays.broadcast_arrays(*(arguments[at] for at in differ))
     codes: Any = 0
     for column in columns:
         different, own = of_arrays.unique(column, return_inverse=True)
         _, first, codes = of_arrays.unique(codes * len(different) + own, return_index=True, return_inverse=True)
-    each = [function(*(int(column[at]) for column in columns)) for at in first]
+    asked = list(arguments)
+    each = []
+    for point in first:
+        for at, column in zip(differ, columns, strict=True):
+            asked[at] = int(column[point])
+        each.append(function(*asked))
     return of_arrays.array(each, of_arrays.result_type(*columns))[codes]

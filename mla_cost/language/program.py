@@ -20,6 +20,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from mla_cost.language.fused_workspace import NO_WORKSPACE, Workspace
 from mla_cost.language.numbers import remainder, where
 
 
@@ -329,26 +330,11 @@ class Limit(NamedTuple):
         return found
 
 
-class FusedShape(NamedTuple):
-    """Sizes of one call of a fused kernel, for what it holds inside: batch, heads, positions, widths."""
-
-    batch: int
-    heads: int
-    key_heads: int
-    queries: int
-    keys: int
-    qk: int
-    v: int
-
-
-def no_workspace(shape: FusedShape) -> int:
-    """A kernel that holds nothing inside its calls, or of which nothing is known."""
-    del shape
-    return 0
-
-
 class Kernel(NamedTuple):
-    """How softmax(q k) v is executed. text and shared_text: pieces for per-head keys and for one shared key."""
+    """How softmax(q k) v is executed. text and shared_text: pieces for per-head keys and for one shared key.
+
+    workspace: what one call holds inside its backward.
+    """
 
     name: str
     title: str
@@ -361,7 +347,7 @@ class Kernel(NamedTuple):
     shared_layouts: Mapping[str, Mapping[str, str]] = MappingProxyType({})
     value_padding: str = "none"
     shared_refusal: str = ""
-    workspace: Callable[[FusedShape], int] = no_workspace
+    workspace: Workspace = NO_WORKSPACE
     workspace_source: str = ""
 
     def pads(self, shared: bool) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.language.dims import Facts
 from mla_cost.language.evaluate import FENCE, Evaluation, FenceError, Walk, account_of
+from mla_cost.language.fused_workspace import CALL
 from mla_cost.language.machine import FusedCall
 from mla_cost.language.numbers import maximum
-from mla_cost.language.program import FusedShape, ProgramError
+from mla_cost.language.program import Kernel, ProgramError
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.compile import Key, timeline
 from mla_cost.pricing.resolve import Illegal, Point
@@ -46,7 +48,7 @@ def evaluation(point: Point) -> Evaluation:
         account = account_of(timeline(point.key))
         values = dict(point.values)
         for call in account.timeline.fused_calls:
-            values["fused_workspace"] = point.kernel.workspace(fused_shape(point.key.facts, call, values))
+            values["fused_workspace"] = fused_workspace(point.kernel, point.key.facts, call, values)
         return Evaluation(account, values)
     except ProgramError as error:
         raise Illegal(f"{error}{_kernel_way_out(point)}") from None
@@ -64,15 +66,16 @@ def too_large(error: FenceError) -> Illegal:
     return Illegal(f"{error}: bytes are exact below 2^53 only; make the plan smaller")
 
 
-def fused_shape(facts: Facts, call: FusedCall, values: dict[str, int]) -> FusedShape:
-    """The sizes that a fused kernel is called with."""
+def fused_workspace(kernel: Kernel, facts: Facts, call: FusedCall, values: Mapping[str, Any]) -> Any:
+    """What a fused kernel holds inside the backward of a call: bytes, a number or an array as the values are."""
 
-    def dim(name: str) -> int:
+    def dim(name: str) -> Any:
         return facts.size(name).at(values)
 
     queries, batch, heads, qk = (dim(name) for name in call.query)
     key_heads = dim(call.key[2]) if len(call.key) == 4 else 1
-    return FusedShape(batch, heads, key_heads, queries, dim(call.key[0]), qk, dim(call.value[-1]))
+    sizes = (batch, heads, key_heads, queries, dim(call.key[0]), qk, dim(call.value[-1]))
+    return kernel.workspace.at(dict(zip(CALL, sizes, strict=True)))
 
 
 def figures(point: Point, family: str, layers: int = 1) -> Figures:

@@ -542,3 +542,14 @@ def test_numpy_is_imported_by_sweeps_alone():
         "assert 'numpy' not in sys.modules; mla_cost.sweep(over={'sp': [8]}); assert 'numpy' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_kernel_auto_follows_every_width_of_a_head():
+    """An absorbed head is as wide as the latent, and no kernel trains one that is no multiple of 8."""
+    asked = {"model": "deepseek-v2-lite", "device": "h100-80gb", "scope": "attention", "form": "absorbed", "sp": 2}
+    ranks = [512, 500, 64, 36]
+    study = mla_cost.sweep(**asked, kernel="auto", over={"dims.kv_lora_rank": ranks, "seq_len": [2048]})
+    for rank, row in zip(ranks, map(study.row, range(len(study))), strict=True):
+        (planned,) = mla_cost.plan(**asked, kernel="auto", seq_len=2048, dims={"kv_lora_rank": rank}).results
+        assert (row["kernel"], row["allocated_peak_bytes"]) == (planned.kernel, planned.memory.allocated_peak_bytes)
+    assert [study.row(at)["kernel"] for at in range(4)] == ["mem-efficient", "eager", "mem-efficient", "eager"]

@@ -6,6 +6,7 @@ mla_cost/language/rules/transformer_engine.py. Activations between modules are s
 gathers what it needs and scatters what it makes, so no region stands around a block.
 """
 
+from mla_cost.language.numbers import round_up
 from mla_cost.language.program import Allowance, Profile, Staging, StagingShape
 
 # megatron/core/transformer/multi_latent_attention.py:755-763, 913-990; models/gpt/gpt_layer_specs.py:239-248, 295-320;
@@ -205,7 +206,7 @@ experts(hidden):
             mixed = add_in_place mixed, shared_out
     return mixed
 
-shared_up(shared_in):
+sharedround_up(shared_in):
     gate_up = whole_linear shared_in, W_shared_fc1[m+m h]
     product[m] = swiglu gate_up
     return product
@@ -274,12 +275,12 @@ def deepep_buffers(shape: StagingShape) -> int:
     peers, nodes = min(shape.ranks, 8), max(shape.ranks // 8, 1)
     nvlink = 10 * peers * (near * token + 4 * (2 * nodes + 3))
     rdma = 10 * nodes * 2 * (far * (token + 16) + 4 * 18) if far else 0
-    return _up(nvlink, 128) + _up(rdma, 128)
+    return round_up(nvlink, 128) + round_up(rdma, 128)
 
 
 def hybridep_buffers(shape: StagingShape) -> int:
     """Bytes for every token of every rank arriving here, and between domains for every token of this rank's peers."""
-    tokens, domains = _up(shape.tokens, 16), -(-shape.ranks // shape.domain)
+    tokens, domains = round_up(shape.tokens, 16), -(-shape.ranks // shape.domain)
     own = 2 * shape.hidden + 4 * (shape.hidden // 128)
     near, far = 4 * shape.experts * shape.domain, 4 * shape.experts * shape.ranks
     arriving = tokens * shape.ranks * (own + near)
@@ -287,10 +288,6 @@ def hybridep_buffers(shape: StagingShape) -> int:
         return arriving
     combined = 2 * (2 * shape.hidden + near)
     return arriving + tokens * (own + far) + tokens * (domains - 1) * (own + near + combined)
-
-
-def _up(size: int, step: int) -> int:
-    return -(-size // step) * step
 
 
 _CUBLAS = (
