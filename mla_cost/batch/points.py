@@ -39,6 +39,7 @@ NOT_OF_VERDICTS: Final = (_STATES | _LAYERS | _PIPELINE | _BOTH) - _RESERVED
 
 
 _BITS: Final = 62  # of a whole number, as marks
+_FEW: Final = 8  # keys to a point, up to which a table of them is quicker than sorting
 
 
 class Coded(NamedTuple):
@@ -71,8 +72,20 @@ def distinct(*columns: Ints) -> Distinct:
             key = np.unique(key, return_inverse=True)[1]
             most = int(key.max(initial=0))
         key, most = key * width + column, (most + 1) * width - 1
+    if most < _FEW * len(key):
+        return _few(key, most)
     _, first, codes = np.unique(key, return_index=True, return_inverse=True)
     return Distinct(first, codes)
+
+
+def _few(key: Ints, most: int) -> Distinct:
+    """As `np.unique`, without sorting: of one place written to several times, the last is what stays."""
+    first = np.full(most + 1, -1)
+    first[key[::-1]] = np.arange(len(key))[::-1]
+    present = np.flatnonzero(first >= 0)
+    codes = np.empty(most + 1, np.int64)
+    codes[present] = np.arange(len(present))
+    return Distinct(first[present], codes[key])
 
 
 def alike(marks: Iterable[Any], size: int) -> Ints:

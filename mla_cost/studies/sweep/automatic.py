@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mla_cost.batch.matrices import Ints
+from mla_cost.batch.points import distinct
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.automatic import DECIDING_WIDTHS, with_kernel
@@ -40,17 +41,17 @@ class Automatic:
         values = self._grid.values(box)
         widths = [values[symbol] for symbol in DECIDING_WIDTHS]
         found: dict[Own, Points] = {}
-        if not any(isinstance(width, np.ndarray) for width in widths):
-            for at in range(len(self._grid.devices)):
-                found.setdefault(self._own(choice, at, tuple(map(int, widths))), {})[at] = None
-            return found
-        every = np.stack([np.broadcast_to(width, box.size) for width in widths])
-        combinations, which = np.unique(every, axis=1, return_inverse=True)
+        varying = [width.astype(np.int64) for width in widths if isinstance(width, np.ndarray)]
+        first, which = distinct(*varying) if varying else (np.zeros(1, np.int64), None)
+        each = [
+            tuple(int(width[at]) if isinstance(width, np.ndarray) else int(width) for width in widths) for at in first
+        ]
         for at in range(len(self._grid.devices)):
-            own = [self._own(choice, at, tuple(map(int, each))) for each in combinations.T]
-            for kernel in dict.fromkeys(own):
-                mine = np.array([other == kernel for other in own])[which.ravel()]
-                found.setdefault(kernel, {})[at] = np.flatnonzero(mine)
+            own = [self._own(choice, at, combination) for combination in each]
+            for kernel in (kernels := dict.fromkeys(own)):
+                alone = len(kernels) == 1
+                mine = None if alone else np.flatnonzero(np.array([other == kernel for other in own])[which])
+                found.setdefault(kernel, {})[at] = mine
         return found
 
     def _own(self, choice: Choice, at: int, widths: tuple[int, ...]) -> Own:
