@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -21,6 +21,10 @@ NOT_OF_LAYERS: Final = ignored_by("layers")
 NOT_OF_PIPELINES: Final = ignored_by("pipelines")
 NOT_OF_STATES: Final = ignored_by("states")
 NOT_OF_VERDICTS: Final = ignored_by("verdicts")
+
+
+_BITS: Final = 62  # of a whole number, as marks
+_FEW: Final = 8  # keys to a point, up to which a table of them is quicker than sorting
 
 
 class Coded(NamedTuple):
@@ -53,8 +57,44 @@ def distinct(*columns: Ints) -> Distinct:
             key = np.unique(key, return_inverse=True)[1]
             most = int(key.max(initial=0))
         key, most = key * width + column, (most + 1) * width - 1
+    if most < _FEW * len(key):
+        return _few(key, most)
     _, first, codes = np.unique(key, return_index=True, return_inverse=True)
     return Distinct(first, codes)
+
+
+def _few(key: Ints, most: int) -> Distinct:
+    """As `np.unique`, without sorting: of one place written to several times, the last is what stays."""
+    first = np.full(most + 1, -1)
+    first[key[::-1]] = np.arange(len(key))[::-1]
+    present = np.flatnonzero(first >= 0)
+    codes = np.empty(most + 1, np.int64)
+    codes[present] = np.arange(len(present))
+    return Distinct(first[present], codes[key])
+
+
+def alike(marks: Iterable[Any], size: int) -> Ints:
+    """A number per point: points with the same one agree in all marks. marks: truth values; scalars tell none apart."""
+    codes: Ints = np.zeros(size, np.int64)
+    bit = 0
+    for mark in marks:
+        if not isinstance(mark, np.ndarray) or not mark.any() or mark.all():
+            continue
+        if bit == _BITS:
+            codes = np.unique(codes, return_inverse=True)[1]
+            bit = int(codes.max()).bit_length()
+        codes += mark * np.int64(1 << bit)
+        bit += 1
+    return codes
+
+
+def groups(codes: Ints) -> Iterator[Ints | None]:
+    """The points of each code, in order of the codes; None for all of them."""
+    if (codes == codes[0]).all():
+        yield None
+        return
+    for each in np.flatnonzero(np.bincount(codes)) if codes.max() < len(codes) else np.unique(codes):
+        yield np.flatnonzero(codes == each)
 
 
 class Points:

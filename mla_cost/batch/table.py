@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost.batch.codes import NO_PROGRAM, REQUIREMENT
-from mla_cost.batch.layers import Asked, Layer, Layers, Sent, compiled, others
+from mla_cost.batch.layers import Asked, Layer, Sent, compiled, layer
 from mla_cost.batch.matrices import Floats, Ints
 from mla_cost.batch.pipelines import FIGURES
-from mla_cost.batch.points import Choices, Points, distinct
+from mla_cost.batch.points import Choices, Points, distinct, groups
+from mla_cost.batch.programs import Programs
 from mla_cost.batch.symbols import TOKENS, Imbalance, Symbols, structure, symbols, tokens
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.language.dims import OTHERS, follow
 from mla_cost.language.machine import DTYPE_BYTES
 from mla_cost.language.program import ProgramError, sizes_asked
 from mla_cost.language.workspace import kinds_of
@@ -51,9 +53,9 @@ class Table:
     exact: of each place, whether its sizes are below the fence. which: the column of each of the points.
     """
 
-    def __init__(self, question: Question, layers: Layers, points: Points, choices: Choices) -> None:
+    def __init__(self, question: Question, programs: Programs, points: Points, choices: Choices) -> None:
         self.question = question
-        self._layers = layers
+        self._programs = programs
         found = distinct(choices.codes, *(points[name] for name in _DECIDE))
         self.which: Ints = found.codes
         self._first = found.first
@@ -79,7 +81,11 @@ class Table:
         known = symbols(self.question.model, fields, self._imbalance)
         self._require(known)
         code = structure(known.own, fields)
-        for where in _groups(distinct(self._choices.codes, code).codes, self.refused == 0):
+        alive = np.flatnonzero(self.refused == 0)
+        if not len(alive):
+            return
+        for mine in groups(distinct(self._choices.codes[alive], code[alive]).codes):
+            where: Ints = alive if mine is None else alive[mine]
             settings = points.with_numbers(self._settings(where), int(self._first[where[0]]))
             try:
                 self._group(settings, known, fields, where)
@@ -108,15 +114,15 @@ class Table:
         model, device, form, wanted = self.question
         places = wanted[settings.profile]
         points = [place_point(model, form, settings, place) for place in places]
-        programs = [compiled(Asked(reduced(point.key), self.question.kinds, settings.causal)) for point in points]
+        layers = [compiled(Asked(reduced(point.key), self.question.kinds, settings.causal)) for point in points]
         values = known.floats(where)
-        values |= others(values)
-        if any(TOKENS.intersection(monomial) for program in programs for monomial in program.monomials):
+        values |= follow(values, OTHERS)
+        if any(TOKENS.intersection(monomial) for each in layers for monomial in each.program.monomials):
             routed = tokens(model, fields, self._imbalance)
             values |= {name: column[where] for name, column in routed.items()}
         always = {name: float(value) for name, value in known.shared.items()}
-        for place, program in zip(places, programs, strict=True):
-            self._put(self.places.index(place), where, self._layers.at(program, always, values, len(where)))
+        for place, each in zip(places, layers, strict=True):
+            self._put(self.places.index(place), where, layer(each, self._programs, always, values, len(where)))
         if device is not None:
             last = points[-1]
             self.trained[where] = trained(last.kernel, device.arch, last.key, last.values)
@@ -155,11 +161,3 @@ class Table:
         """Bytes of an element of activations at each distinct point."""
         each = [DTYPE_BYTES[settings.dtype] for settings in self._choices.settings]
         return np.array(each, np.float64)[self._choices.codes]
-
-
-def _groups(codes: Ints, alive: Any) -> Iterator[Ints]:
-    """The places of each code among those alive."""
-    places = np.flatnonzero(alive)
-    order = places[np.argsort(codes[places], kind="stable")]
-    cuts = np.flatnonzero(np.diff(codes[order])) + 1
-    yield from (part for part in np.split(order, cuts) if len(part))

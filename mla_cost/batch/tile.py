@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from mla_cost.batch.codes import TOO_LARGE
 from mla_cost.batch.holding import STATES, Group, Holding, groups
-from mla_cost.batch.layers import Layers
 from mla_cost.batch.legality import schedule_of, scheduled
 from mla_cost.batch.matrices import Floats, Ints
 from mla_cost.batch.pipelines import FIGURES, Names, Pipeline, Stage, pipeline
 from mla_cost.batch.points import NOT_OF_PIPELINES, Choices, Points, distinct
+from mla_cost.batch.programs import Programs
 from mla_cost.batch.table import Question, Table
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
@@ -32,7 +32,7 @@ class Shared:
     def __init__(self, model: ModelConfig) -> None:
         self.model = model
         self.holding = Holding(model)
-        self.layers = Layers()
+        self.programs = Programs()
         self._names: dict[str, Names] = {}
         self._pipelines: dict[tuple[str, Parallel, int | None], Pipeline] = {}
 
@@ -142,7 +142,7 @@ class Tile:
         places: dict[str, tuple[Place, ...]] = {}
         for profile, pipe, _ in piped:
             places[profile] = tuple(dict.fromkeys((*places.get(profile, ()), *pipe.places)))
-        self.table = table = Table(Question(shared.model, device, form, places), shared.layers, points, choices)
+        self.table = table = Table(Question(shared.model, device, form, places), shared.programs, points, choices)
         self.code: NDArray[np.int8] = table.refused[table.which]
         for _, pipe, where in piped:
             exact = table.exact[self._columns(pipe)][:, table.which[where]].all(axis=0)

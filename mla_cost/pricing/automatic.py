@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from mla_cost.declared import defaults
+from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
@@ -85,7 +86,8 @@ def training_kernels(
     A kernel is tried with its own value padding first; the first that trains is the one that is told. padding: try
     this one only.
     """
-    fused = (kernel for kernel in KERNELS.values() if kernel.fused)
+    shared = form_of(form).shared_key if form in FORMS else False  # an unknown name is refused by name later
+    fused = (kernel for kernel in KERNELS.values() if kernel.fused and not (shared and kernel.shared_text is None))
     found = (_training(model, device, form, settings, kernel, padding) for kernel in fused)
     return tuple(option for option in found if option is not None)
 

@@ -185,9 +185,8 @@ def _no_policy(name: str, profile: Profile) -> InputError:
 def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
     """What layers need beside attention: tp and its local widths, the vocabulary, and the experts of one rank."""
     rows, routed = layer_rows(settings), (model, settings.ep, settings.imbalance_percent)
-    received = received_rows(*routed, rows)
-    back = {"R": received, "z": -(-received // settings.ep)}
-    return {**layer_sizes(model, settings), **back, **token_values(*routed, rows)}
+    received = received_values(received_rows(*routed, rows), settings.ep)
+    return {**layer_sizes(model, settings), **received, **token_values(*routed, rows)}
 
 
 def layer_rows(settings: Any) -> Any:
@@ -233,6 +232,11 @@ def received_rows(model: ModelConfig, ep: int, imbalance: int | str, tokens: Any
     if isinstance(imbalance, str):
         return tokens * ep * min(chosen, own)
     return -(-tokens * chosen * imbalance // 100)
+
+
+def received_values(rows: Any, ep: Any) -> dict[str, Any]:
+    """Rows that reach one rank over ep, and those that its experts send back to each. Numbers, or arrays of them."""
+    return {"R": rows, "z": -(-rows // ep)}
 
 
 def token_values(model: ModelConfig, ep: int, imbalance: int | str, tokens: int) -> dict[str, int]:

@@ -259,17 +259,13 @@ def _communication(it: Figures) -> Communication:
 
 
 @lru_cache(maxsize=PROGRAMS)
-def _flop_polynomials(run: Timeline, phase: str) -> tuple[Polynomial, ...]:
-    folds = (evaluate.flops, evaluate.attention_flops, evaluate.repeated_flops, evaluate.skipped_flops)
-    return tuple(fold(run, phase) for fold in folds)
+def _flop_polynomials(run: Timeline, phase: str, causal: bool) -> tuple[Polynomial, Polynomial]:
+    return evaluate.model_flops(run, phase, causal), evaluate.executed_flops(run, phase, causal)
 
 
 def flop_count(run: Timeline, values: Mapping[str, int], phase: str, causal: bool) -> FlopCount:
     """Flops are exact ints of any size; no fence applies to them."""
-    every, attention, repeated, skipped = (polynomial.at(values) for polynomial in _flop_polynomials(run, phase))
-    if not causal:
-        return FlopCount(every, every + repeated)
-    return FlopCount(every - attention // 2, every + repeated - skipped // 2)
+    return FlopCount(*(polynomial.at(values) for polynomial in _flop_polynomials(run, phase, causal)))
 
 
 def _flops(it: Figures, phase: str, causal: bool) -> FlopCount:

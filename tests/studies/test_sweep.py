@@ -17,14 +17,14 @@ import pytest
 from hypothesis import strategies as st
 
 import mla_cost
-from mla_cost.batch import codes, matrices
+from mla_cost.batch import codes, matrices, programs
+from mla_cost.batch.blocks import Asked, compiled
 from mla_cost.batch.matrices import fold
 from mla_cost.cli import main
 from mla_cost.language.evaluate import FENCE
 from mla_cost.results.columns import plan_rows
 from mla_cost.studies.sweep import price
 from mla_cost.studies.sweep.attention import Attention
-from mla_cost.studies.sweep.moments import rows
 from mla_cost.studies.sweep.output import save
 
 DEVICES = ("910b-64gb", "a100-80gb", "h100-80gb", "mi300x")
@@ -186,17 +186,17 @@ def test_moments_are_dropped_only_where_others_reach_them():
     from mla_cost.pricing.resolve import resolve
 
     point = resolve(catalog.model("deepseek-v3"), "absorbed", PlanSettings())
-    program = rows(point.key, (frozenset(),), False)
+    program = compiled(Asked(point.key, (frozenset(),), stacked=False))
     values = fixed_values()
     full = np.array([np.prod([values[s] for s in m] or [1.0]) for m in program.monomials])
-    folded = fold(*program, values)
+    folded = fold(program.monomials, program.parts, values)
     assert folded.monomials == ((),)
     assert folded.matrix[folded.spans[1]].max() == (program.parts[1].matrix @ full).max()
 
 
 def test_a_disagreement_is_an_error(monkeypatch):
-    top = matrices.top
-    monkeypatch.setattr(matrices, "top", lambda moments: top(moments) + 2)
+    top = programs.top
+    monkeypatch.setattr(programs, "top", lambda moments: top(moments) + 2)
     with pytest.raises(ArithmeticError, match="plan"):
         sweep(over={"seq_len": [4096]}, **BASE).to_numpy()
 

@@ -41,17 +41,17 @@ class Automatic:
         values = self._grid.values(box)
         widths = [values[symbol] for symbol in DECIDING_WIDTHS]
         found: dict[Own, Points] = {}
-        if not any(isinstance(width, np.ndarray) for width in widths):
-            for at in range(len(self._grid.devices)):
-                found.setdefault(self._own(choice, at, tuple(map(int, widths))), {})[at] = None
-            return found
-        differ = distinct(*(width.astype(np.int64) for width in widths if isinstance(width, np.ndarray)))
-        combinations = np.array([np.broadcast_to(width, box.size)[differ.first] for width in widths], np.int64)
+        varying = [width.astype(np.int64) for width in widths if isinstance(width, np.ndarray)]
+        first, which = distinct(*varying) if varying else (np.zeros(1, np.int64), None)
+        each = [
+            tuple(int(width[at]) if isinstance(width, np.ndarray) else int(width) for width in widths) for at in first
+        ]
         for at in range(len(self._grid.devices)):
-            own = [self._own(choice, at, tuple(each)) for each in combinations.T.tolist()]
-            for kernel in dict.fromkeys(own):
-                mine = np.array([other == kernel for other in own])[differ.codes]
-                found.setdefault(kernel, {})[at] = np.flatnonzero(mine)
+            own = [self._own(choice, at, combination) for combination in each]
+            for kernel in (kernels := dict.fromkeys(own)):
+                alone = len(kernels) == 1
+                mine = None if alone else np.flatnonzero(np.array([other == kernel for other in own])[which])
+                found.setdefault(kernel, {})[at] = mine
         return found
 
     def _own(self, choice: Choice, at: int, widths: tuple[int, ...]) -> Own:

@@ -8,25 +8,28 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mla_cost.batch import matrices
+from mla_cost.batch.blocks import FIGURES, Asked, Block, block
 from mla_cost.batch.codes import MISSING, NO_PROGRAM, REQUIREMENT, TOO_LARGE
-from mla_cost.batch.matrices import OTHERS, SCRATCH, Folded, Ints, fold, fold_further
+from mla_cost.batch.matrices import SCRATCH, Ints
+from mla_cost.batch.points import alike, groups
+from mla_cost.batch.programs import Kinds, Programs
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.inputs.config import DeviceConfig
+from mla_cost.language.dims import follow
 from mla_cost.language.evaluate import FENCE
 from mla_cost.language.program import Form, Kernel, Pair, ProgramError, Scheme, sizes_asked
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.automatic import trained
-from mla_cost.pricing.block import fused_workspace
-from mla_cost.pricing.compile import Key, form_of, timeline
+from mla_cost.pricing.compile import Key, form_of
 from mla_cost.pricing.resolve import Illegal, resolve, scheme_of
 from mla_cost.pricing.usable import usable
 from mla_cost.studies.sweep.grid import WIDTHS, Box, Choice, Grid
-from mla_cost.studies.sweep.moments import FIGURES, MORE, Kinds, rows
 
+_FOLLOW: Final = ("s", "u", "l", "r_half", "P_others")
+_WHOLE_HEADS: Final = tuple(name for name in _FOLLOW if name != "l")
 _BITS: Final = ("layers", "P", "s", "b", "l", "n", "h", "d_q", "d_c", "k", "r", "v", "r_half")
 
 
@@ -39,6 +42,28 @@ class Figures(NamedTuple):
     reason: NDArray[np.int8]
     trained: dict[str, NDArray[np.bool_]]  # by architecture; none where every kernel trains
 
+    @property
+    def _every(self) -> tuple[Ints, ...]:
+        return *self.columns.values(), self.peak, *self.allocated.values()
+
+    def put(self, exact: Block, into: Any) -> None:
+        """The figures of some points, by place; a point with one beyond the fence is refused."""
+        found = (*exact.figures, exact.peak, *exact.allocated)
+        beyond = [np.flatnonzero(amounts >= FENCE) for amounts in found if amounts.max() >= FENCE]
+        where = np.unique(np.concatenate(beyond)) if beyond else None
+        for column, amounts in zip(self._every, found, strict=True):
+            if where is not None:
+                amounts[where] = MISSING
+            column[into] = amounts
+        if where is not None:
+            self.reason[where if isinstance(into, slice) else into[where]] = TOO_LARGE
+
+    def refuse(self, into: Any, reason: int) -> None:
+        """No figures for some points, by place."""
+        self.reason[into] = reason
+        for column in self._every:
+            column[into] = MISSING
+
 
 class Pricer:
     """Prices the boxes of a grid. Holds what boxes share."""
@@ -49,7 +74,7 @@ class Pricer:
         self.kinds_of_device = [kinds_of(family) for family in families]
         self.kinds = tuple(dict.fromkeys(self.kinds_of_device))
         self._keys: dict[Any, Key | int] = {}
-        self._folded: dict[tuple[Key, bool], Folded] = {}
+        self._programs = Programs()
         self._usable: dict[Any, Ints] = {}
 
     # ---- figures
@@ -67,12 +92,12 @@ class Pricer:
         )
         scheme = _scheme(choice)
         if scheme is None:
-            _refuse(found, slice(None), NO_PROGRAM)
+            found.refuse(slice(None), NO_PROGRAM)
             return found
-        values = _local({**self.grid.values(box), "f": choice.settings.idle_mlp}, scheme)
+        values = {**self.grid.values(box), "f": choice.settings.idle_mlp}
+        values |= follow(values, _FOLLOW if scheme.divides_heads else _WHOLE_HEADS)
         kernel: Kernel = KERNELS[choice.settings.kernel]
-        code = _code(scheme, kernel, form_of(choice.form), values, count)
-        for where in _groups(code):
+        for where in groups(alike(_marks(scheme, kernel, form_of(choice.form), values), count)):
             own = values if where is None else _taken(values, where)
             self._group(choice, kernel, own, where, found)
         return found
@@ -85,19 +110,15 @@ class Pricer:
         size = len(found.reason) if where is None else len(where)
         key = self._key(choice, values)
         if isinstance(key, int):
-            _refuse(found, into, key)
+            found.refuse(into, key)
             return
-        stacked = bool(_first(values["layers"]) > 1)
+        asked = Asked(key, self.kinds, bool(_first(values["layers"]) > 1))
+        always = {name: float(_first(values[name])) for name in self.grid.constant if name in values}
         try:
-            calls = timeline(key).fused_calls
+            found.put(block(asked, self._programs, always, values, size), into)
         except ProgramError:
-            _refuse(found, into, NO_PROGRAM)
+            found.refuse(into, NO_PROGRAM)
             return
-        if stacked:
-            values[MORE] = values["layers"] - 2
-        for call in calls:
-            values["fused_workspace"] = fused_workspace(kernel, key.facts, call, values)
-        self._evaluate(self._rows(key, stacked, values), values, size, into, found)
         if kernel.fused:
             self._trained(key, values, into, found)
 
@@ -127,32 +148,6 @@ class Pricer:
             return NO_PROGRAM
         return point.key
 
-    def _rows(self, key: Key, stacked: bool, values: Mapping[str, Any]) -> Folded:
-        """The rows of a program over what varies in this grid, then over what varies in this box."""
-        found = self._folded.get((key, stacked))
-        if found is None:
-            always = {name: float(_first(values[name])) for name in self.grid.constant if name in values}
-            found = self._folded[key, stacked] = fold(*rows(key, self.kinds, stacked), always)
-        here = {name: float(value) for name, value in values.items() if not isinstance(value, np.ndarray)}
-        return fold_further(found, here)
-
-    def _evaluate(self, program: Folded, values: Mapping[str, Any], size: int, into: Any, found: Figures) -> None:
-        """One matrix product for the figures and every moment; a peak is the largest of its moments."""
-        result = matrices.evaluated(program, values, size)
-        beyond = np.flatnonzero(result.max(axis=0) >= FENCE) if result.max() >= FENCE else None
-        figures, seen, *allocated = (result[span] for span in program.spans)
-        columns = [*zip(found.columns.values(), figures, strict=True), (found.peak, matrices.top(seen))]
-        columns += [
-            (found.allocated[kinds], matrices.top(moments))
-            for kinds, moments in zip(self.kinds, allocated, strict=True)
-        ]
-        for column, exact in columns:
-            if beyond is not None:
-                exact[beyond] = MISSING
-            column[into] = exact
-        if beyond is not None:
-            found.reason[beyond if isinstance(into, slice) else into[beyond]] = TOO_LARGE
-
     def _trained(self, key: Key, values: Mapping[str, Any], into: Any, found: Figures) -> None:
         """Where an implementation of a fused kernel trains these widths, by architecture."""
         for arch in dict.fromkeys(device.arch for device in self.grid.devices if device is not None):
@@ -179,12 +174,6 @@ class Pricer:
         return found[0] if axis < 0 else self.grid.spread(f"usable {key}", found, axis, box)
 
 
-def _refuse(found: Figures, into: Any, reason: int) -> None:
-    found.reason[into] = reason
-    for column in (*found.columns.values(), found.peak, *found.allocated.values()):
-        column[into] = MISSING
-
-
 # ---- structure
 
 
@@ -199,34 +188,12 @@ def _scheme(choice: Choice) -> Scheme | None:
         return None
 
 
-def _local(values: dict[str, Any], scheme: Scheme) -> dict[str, Any]:
-    """With s, l and r_half; s and l are whole wherever the scheme's requirements hold."""
-    values["s"] = values["u"] = np.floor(values["S"] / values["P"])
-    if scheme.divides_heads:
-        values["l"] = np.floor(values["n"] / values["P"])
-    values[OTHERS["P"]] = values["P"] - 1
-    values["r_half"] = np.floor(values["r"] / 2)
-    return values
-
-
 def _first(value: Any) -> Any:
     return value[0] if isinstance(value, np.ndarray) else value
 
 
 def _taken(values: Mapping[str, Any], where: Ints) -> dict[str, Any]:
     return {name: value[where] if isinstance(value, np.ndarray) else value for name, value in values.items()}
-
-
-def _code(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[str, Any], count: int) -> Ints:
-    """A number per point: points with the same one have the same key, or are refused by the same requirements."""
-    code: Any = np.zeros(count, np.int64)
-    bit = 1
-    for mark in _marks(scheme, kernel, form, values):
-        if isinstance(mark, np.ndarray):
-            if mark.any():
-                code += mark * np.int64(bit)
-            bit <<= 1
-    return np.asarray(code)
 
 
 def _marks(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[str, Any]) -> Iterator[Any]:
@@ -248,12 +215,3 @@ def _marks(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[st
 def _padding_class(first: Mapping[str, int]) -> int:
     qk = first["k"] + first["r"]
     return (first["v"] == qk) + 2 * (first["v"] > qk)
-
-
-def _groups(code: Ints) -> Iterator[Ints | None]:
-    """The rows of each code; None for all of them."""
-    if (code == code[0]).all():
-        yield None
-        return
-    for each in np.flatnonzero(np.bincount(code)) if code.max() < len(code) else np.unique(code):
-        yield np.flatnonzero(code == each)
