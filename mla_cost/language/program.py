@@ -235,8 +235,8 @@ class Profile(NamedTuple):
 
 
 Move = Literal[
-    "heads_out",
-    "heads_in",
+    "sequence_to_heads",
+    "heads_to_sequence",
     "gather",
     "own_heads",
     "tp_gather",
@@ -271,7 +271,7 @@ class Scheme(NamedTuple):
     @property
     def divides_heads(self) -> bool:
         """Whether each rank computes its own heads only."""
-        return not {"heads_out", "own_heads"}.isdisjoint(self.moves.values())
+        return not {"sequence_to_heads", "own_heads"}.isdisjoint(self.moves.values())
 
 
 class Limit(NamedTuple):

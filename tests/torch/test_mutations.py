@@ -117,16 +117,16 @@ def keeps_nothing(name: str) -> Callable[[Patch], None]:
 
 
 def one_way(patch: Patch) -> None:
-    """heads_out goes there, and its gradient never comes back: the transposed exchange is forgotten."""
+    """sequence_to_heads goes there, and its gradient never comes back: the transposed exchange is forgotten."""
     exchange = module("exchange")
 
     def back(machine: Machine, label: str, tensor: Tensor) -> Tensor:
         return machine.new(label, ("s", tensor.dims[1], "n", tensor.dims[3]))
 
     def broken(call: Call, given: list[Tensor]) -> list[Tensor]:
-        return [exchange._with_transpose(call.machine, call.label, given[0], exchange._heads_out, back)]
+        return [exchange._with_transpose(call.machine, call.label, given[0], exchange._sequence_to_heads, back)]
 
-    patch.setitem(RULES, "heads_out", broken)
+    patch.setitem(RULES, "sequence_to_heads", broken)
 
 
 def unrotated(patch: Patch) -> None:
@@ -213,9 +213,9 @@ MUTATIONS = {
         reworded("exchange latent key", "exchange latent latent", "absorbed"), "collectives"
     ),
     "a tensor is never sent": Mutation(reworded("    exchange value value\n", "", "explicit"), "program"),
-    "the value is gathered": Mutation(rescheduled("kv-gather", value="heads_out"), "program"),
+    "the value is gathered": Mutation(rescheduled("kv-gather", value="sequence_to_heads"), "program"),
     "the output stays head-sharded": Mutation(rescheduled("latent-gather", output=None), "collectives"),
-    "keys are gathered in place of heads_out": Mutation(
+    "keys are gathered in place of sequence_to_heads": Mutation(
         rescheduled("ulysses", key="gather", value="gather"), "program"
     ),
     "a scheme forgets a condition": Mutation(unrequired, "refusals"),

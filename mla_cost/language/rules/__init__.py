@@ -134,12 +134,12 @@ def _kept(text: str, letters: Mapping[str, str]) -> Kept:
     return Kept(label, dtype, tuple(letters[letter] for letter in dims))
 
 
-def _heads_out(call: Call, given: Tensors) -> Tensors:
-    return [exchange.heads_out(call.machine, call.label, given[0])]
+def _sequence_to_heads(call: Call, given: Tensors) -> Tensors:
+    return [exchange.sequence_to_heads(call.machine, call.label, given[0])]
 
 
-def _heads_in(call: Call, given: Tensors) -> Tensors:
-    return [exchange.heads_in(call.machine, call.label, given[0])]
+def _heads_to_sequence(call: Call, given: Tensors) -> Tensors:
+    return [exchange.heads_to_sequence(call.machine, call.label, given[0])]
 
 
 def _gather(call: Call, given: Tensors) -> Tensors:
@@ -175,8 +175,8 @@ _RULES: dict[str, Rule] = {
     "einsum": _einsum,
     "permute": _permute,
     "fused": _fused,
-    "heads_out": _heads_out,
-    "heads_in": _heads_in,
+    "sequence_to_heads": _sequence_to_heads,
+    "heads_to_sequence": _heads_to_sequence,
     "gather": _gather,
     "own_heads": _own_heads,
 }

@@ -1,6 +1,6 @@
-"""What crosses ranks: heads out, heads in, gather, scatter. The backward of each is its transpose.
+"""What crosses ranks: sequence to heads and back, gather, scatter. The backward of each is its transpose.
 
-heads out: [s b n d] to [S b l d], every rank gives away the heads it does not keep. heads in: the way back.
+sequence to heads: [s b n d] to [S b l d], every rank gives away the heads it does not keep. heads to sequence: back.
 Gathers go over the ranks of one mesh axis: of a sequence (sp), or of tensor parallelism (tp).
 """
 
@@ -17,14 +17,14 @@ from mla_cost.language.strides import Axis, can_view, contiguous, unfolded
 Move = Callable[[Machine, str, Tensor], Tensor]
 
 
-def heads_out(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+def sequence_to_heads(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """Sequence-sharded to head-sharded, by all-to-all."""
-    return _with_transpose(machine, label, tensor, _heads_out, _heads_in)
+    return _with_transpose(machine, label, tensor, _sequence_to_heads, _heads_to_sequence)
 
 
-def heads_in(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+def heads_to_sequence(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """Head-sharded to sequence-sharded, by all-to-all."""
-    return _with_transpose(machine, label, tensor, _heads_in, _heads_out)
+    return _with_transpose(machine, label, tensor, _heads_to_sequence, _sequence_to_heads)
 
 
 class Mesh(NamedTuple):
@@ -70,7 +70,7 @@ def join_columns(machine: Machine, label: str, tensor: Tensor, dim: str) -> Tens
 
 
 def _columns_in(dim: str, machine: Machine, label: str, tensor: Tensor) -> Tensor:
-    """As heads in: a receive buffer and a permuted copy; tp ranks hold at least one position each, so it is one."""
+    """As heads to sequence: a receive buffer and a permuted copy; tp ranks hold at least one position each, so it is one."""
     send = _row_major(machine, f"{label} send buffer", tensor)
     received = machine.new(f"{label} receive buffer", (TENSOR.ranks, *send.dims), tensor.dtype)
     _record(machine, "all_gather", TENSOR, label, send, send.dims)
@@ -100,7 +100,7 @@ def _with_transpose(machine: Machine, label: str, tensor: Tensor, there: Move, b
     return result
 
 
-def _heads_out(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+def _sequence_to_heads(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     s, b, n, d = tensor.axes
     ranks, heads = unfolded(machine.facts, n, ("P", "l"))
     send = machine.view(tensor, (ranks, s, b, heads, d))
@@ -111,7 +111,7 @@ def _heads_out(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     return machine.view(received, contiguous(machine.facts, ("S", b.name, heads.name, d.name)))
 
 
-def _heads_in(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+def _heads_to_sequence(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     _send = _row_major(machine, f"{label} send buffer", tensor)  # held to the return, as torch code does
     _, b, heads, d = tensor.dims
     received = machine.new(f"{label} receive buffer", ("P", "s", b, heads, d), tensor.dtype)
