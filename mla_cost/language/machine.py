@@ -169,6 +169,10 @@ class Tensor:
         """The dims, in order."""
         return names(self.axes)
 
+    def is_absent(self, facts: Facts) -> bool:
+        """Whether one of the dims has size zero."""
+        return not facts.zeros.isdisjoint(self.dims)
+
     def position(self, dim: str) -> int:
         """Where a dim stands."""
         return self.dims.index(dim)
@@ -367,6 +371,11 @@ class Machine:
         """A tensor that no figure counts: a scalar."""
         allocation = Allocation(number=-1, label=label, dims=(), dtype="fp32", size=ZERO, kind="parameter")
         return Tensor(Storage(self, allocation), (), "fp32", label)
+
+    def absent(self, label: str, dims: Sequence[str]) -> Tensor:
+        """A tensor of which a dim is absent, so that it has no elements."""
+        allocation = Allocation(number=-1, label=label, dims=tuple(dims), dtype=self.dtype, size=ZERO, kind="parameter")
+        return Tensor(Storage(self, allocation), contiguous(self.facts, dims), self.dtype, label)
 
     def input(self, name: str, dims: Sequence[str]) -> Tensor:
         """The block's input, whose gradient is wanted."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from mla_cost.language.dims import rank_share
 from mla_cost.language.machine import Gradients, Machine, Standing, Tensor
+from mla_cost.language.ops import op
 from mla_cost.language.rules.elementwise import add, negate
 from mla_cost.language.rules.exchange import EXPERT_TENSOR, EXPERTS, TENSOR, recorded, scatter, to_each
 from mla_cost.language.rules.split import concat, contiguous, cut_up
@@ -24,6 +25,7 @@ GATHER_BUFFER = "gather buffer of the output head"
 # ---- linears
 
 
+@op("linear", "column")
 def column_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """A weight divided by rows, over a sequence shard [u b in]: to [s b out].
 
@@ -37,6 +39,7 @@ def column_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) 
     return result
 
 
+@op("norm_linear")
 def norm_linear(machine: Machine, label: str, tensor: Tensor, scale: Tensor, weight: Tensor) -> Tensor:
     """RMSNorm and a linear divided by rows in one module: [u b in] to [s b out].
 
@@ -62,6 +65,7 @@ def norm_linear(machine: Machine, label: str, tensor: Tensor, scale: Tensor, wei
     return result
 
 
+@op("linear", "duplicated")
 def whole_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """A linear whose input stands as it is: a weight that is whole on every rank, over this rank's positions.
 
@@ -73,6 +77,7 @@ def whole_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -
     return result
 
 
+@op("linear", "row")
 def row_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """A weight divided by columns: [s b in] to a shard [u b out], reduced and scattered from the whole.
 
@@ -92,6 +97,7 @@ def row_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> 
     return result
 
 
+@op("gather_columns")
 def gather_columns(machine: Machine, label: str, tensor: Tensor, dim: str) -> Tensor:
     """Every rank's columns [s b part] on every rank, [s b dim]: gathered, then joined into a second tensor.
 
@@ -107,6 +113,7 @@ def gather_columns(machine: Machine, label: str, tensor: Tensor, dim: str) -> Te
     return result
 
 
+@op("own_rows")
 def own_rows(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """This rank's positions of [s b d]: [u b d], a view that pins the whole where that is row-major, else a copy.
 
@@ -121,6 +128,7 @@ def own_rows(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     return result
 
 
+@op("linear", "head")
 def head_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """Megatron's own output layer, divided by rows: as `column_linear`, gathering into a buffer that stands.
 
@@ -132,6 +140,7 @@ def head_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) ->
     return result
 
 
+@op("joined_linear")
 def joined_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """The projection of a multi-token-prediction module, divided by rows: its output is gathered over tp and cut.
 
@@ -159,6 +168,7 @@ def joined_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) 
     return result
 
 
+@op("grouped_linear", "fused")
 def grouped_rows(machine: Machine, label: str, rows: Tensor, weight: Tensor) -> Tensor:
     """Rows [.. in] times each its expert's part of weight [c out in]. Keeps the rows, once.
 
@@ -297,6 +307,7 @@ def _as(machine: Machine, gradient: Tensor | None, dims: Dims) -> Tensor:
 # ---- rotary embedding
 
 
+@op("rope", "in-place")
 def rope_in_place(machine: Machine, label: str, query: Tensor) -> Tensor:
     """Fused rotation of the query where it lies, its gradient likewise; only tables are kept.
 
@@ -308,6 +319,7 @@ def rope_in_place(machine: Machine, label: str, query: Tensor) -> Tensor:
     return view
 
 
+@op("rope_keys_values")
 def rope_keys_values(machine: Machine, parts: tuple[tuple[str, str], ...], kv: Tensor, shared: Tensor) -> list[Tensor]:
     """kv [s b n k+v] and the shared rope key [s b r] to keys [s b n k+r] and values [s b n v]: new, row-major.
 
@@ -324,6 +336,7 @@ def rope_keys_values(machine: Machine, parts: tuple[tuple[str, str], ...], kv: T
     return results
 
 
+@op("rope", "tables")
 def rope_with_tables(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """Unfused rotation: each call makes its cosine and sine [s r] anew, and the products keep them.
 
@@ -355,6 +368,7 @@ def _times_table(machine: Machine, label: str, tensor: Tensor) -> Tensor:
 # ---- activations
 
 
+@op("swiglu")
 def swiglu(machine: Machine, label: str, gate_up: Tensor, dim: str) -> Tensor:
     """Silu of the gate times the other half, in one kernel: keeps its input only.
 
@@ -371,6 +385,7 @@ def swiglu(machine: Machine, label: str, gate_up: Tensor, dim: str) -> Tensor:
     return result
 
 
+@op("swiglu", "weighted")
 def weighted_swiglu(machine: Machine, label: str, gate_up: Tensor, weights: Tensor, dim: str) -> Tensor:
     """The same times each row's routing weight (fp32), which is kept too. M: fusions/fused_bias_swiglu.py:270.
 
@@ -390,6 +405,7 @@ def weighted_swiglu(machine: Machine, label: str, gate_up: Tensor, weights: Tens
 # ---- experts
 
 
+@op("add", "in-place")
 def add_in_place(machine: Machine, label: str, first: Tensor, second: Tensor) -> Tensor:
     """The second added to the first where that lies: nothing new either way, and nothing is kept.
 
@@ -407,6 +423,7 @@ def add_in_place(machine: Machine, label: str, first: Tensor, second: Tensor) ->
     return view
 
 
+@op("route")
 def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tensor:
     """hidden [u b h] to fp32 weights [u b e], zero where an expert is not chosen.
 
@@ -446,6 +463,7 @@ def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tenso
     return result
 
 
+@op("rows_of")
 def permute(machine: Machine, label: str, tokens: Tensor, weights: Tensor) -> list[Tensor]:
     """One row for every expert that a token chose, each with its weight, and the map of rows.
 
@@ -468,6 +486,7 @@ def permute(machine: Machine, label: str, tokens: Tensor, weights: Tensor) -> li
     return [rows, row_weights, row_map]
 
 
+@op("tokens_of")
 def unpermute(machine: Machine, label: str, rows: Tensor, row_map: Tensor) -> Tensor:
     """The rows of each token summed: keeps the map that `permute` made. T: permutation.py, unpermute without probs."""
     result = machine.new(label, (*row_map.dims[:-1], rows.dims[-1]), rows.dtype)
@@ -481,6 +500,7 @@ def unpermute(machine: Machine, label: str, rows: Tensor, row_map: Tensor) -> Te
     return result
 
 
+@op("sort_rows")
 def sort_rows(machine: Machine, label: str, given: list[Tensor]) -> list[Tensor]:
     """Rows (and their weights) ordered by expert, or back: a copy each way; keeps one int32 per row.
 
@@ -501,6 +521,7 @@ def sort_rows(machine: Machine, label: str, given: list[Tensor]) -> list[Tensor]
     return results
 
 
+@op("sum_in_fp32")
 def sum_in_fp32(machine: Machine, label: str, rows: Tensor) -> Tensor:
     """Rows of all ranks of an expert [T R h], summed to this rank's [R h] in the dtype of the routing weights, fp32.
 
@@ -524,12 +545,14 @@ def _cast(machine: Machine, label: str, tensor: Tensor, dtype: str) -> Tensor:
     return result
 
 
+@op("to_experts")
 def rows_to_experts(machine: Machine, label: str, rows: Tensor) -> Tensor:
     """Rows [u b K ..] to the rows of this rank's experts [R ..], by all-to-all; nothing is kept."""
     tail = rows.dims[rows.dims.index("K") + 1 :]
     return _sent(machine, label, rows, ("R", *tail), tail)
 
 
+@op("from_experts")
 def rows_from_experts(machine: Machine, label: str, rows: Tensor) -> Tensor:
     """Rows of this rank's experts [R ..] back to their tokens [u b K ..], by all-to-all; nothing is kept."""
     tail = rows.dims[1:]
@@ -554,6 +577,7 @@ def _sent(machine: Machine, label: str, rows: Tensor, dims: Dims, tail: Dims) ->
     return result
 
 
+@op("dispatch", "deepep")
 def deepep_dispatch(machine: Machine, label: str, tokens: Tensor, weights: Tensor) -> list[Tensor]:
     """A token once to every rank that holds an expert of its choice: tokens [D h] and their fp32 weights [D c].
 
@@ -575,6 +599,7 @@ def deepep_dispatch(machine: Machine, label: str, tokens: Tensor, weights: Tenso
     return [arrived, arrived_weights]
 
 
+@op("combine", "deepep")
 def deepep_combine(machine: Machine, label: str, tokens: Tensor) -> Tensor:
     """Tokens [D h] back to where they came from, summed: [u b h]. M: transformer/moe/fused_a2a.py, FusedCombine."""
     result = machine.new(label, (machine.facts.rows, "b", tokens.dims[-1]), tokens.dtype)
@@ -591,6 +616,7 @@ def deepep_combine(machine: Machine, label: str, tokens: Tensor) -> Tensor:
     return result
 
 
+@op("dispatch", "hybridep")
 def hybridep_dispatch(machine: Machine, label: str, tokens: Tensor, weights: Tensor) -> list[Tensor]:
     """A token once to every rank that holds an expert of its choice, written there as rows [R h] with weights [R].
 
@@ -622,6 +648,7 @@ def hybridep_dispatch(machine: Machine, label: str, tokens: Tensor, weights: Ten
     return [rows, row_weights, *handle]
 
 
+@op("combine", "hybridep")
 def hybridep_combine(machine: Machine, label: str, rows: Tensor, handle: list[Tensor]) -> Tensor:
     """Rows [R h] back to where their tokens came from, summed: [u b h]. Keeps the handle.
 
@@ -648,6 +675,7 @@ def _tokens_cross(machine: Machine, label: str, handed: Dims, dtype: str) -> Non
 # ---- losses
 
 
+@op("cross_entropy", "te-in-place")
 def cross_entropy_in_place(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """Transformer Engine's loss before NVIDIA/TransformerEngine@01bbe3eea: the gradient overwrites the bf16 logits.
 
@@ -665,6 +693,7 @@ def cross_entropy_in_place(machine: Machine, label: str, logits: Tensor) -> Tens
     return result
 
 
+@op("cross_entropy", "te-fp32")
 def cross_entropy_fp32(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """Transformer Engine's loss since 01bbe3eea: an fp32 gradient is made in forward and kept.
 
@@ -683,6 +712,7 @@ def cross_entropy_fp32(machine: Machine, label: str, logits: Tensor) -> Tensor:
     return result
 
 
+@op("cross_entropy", "compiled")
 def cross_entropy_compiled(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """Megatron's own loss through torch.compile: fp32 probabilities are kept, as without it.
 
