@@ -86,7 +86,8 @@ def fused_workspace() -> str:
 
 def kv_gather() -> str:
     """The file of the scheme that docs/adding.md reads line by line."""
-    return f"```python\n{(ROOT / 'mla_cost' / 'declared' / 'schemes' / 'kv_gather.py').read_text(encoding='utf-8').strip()}\n```"
+    scheme = ROOT / "mla_cost" / "declared" / "schemes" / "kv_gather.py"
+    return f"```python\n{scheme.read_text(encoding='utf-8').strip()}\n```"
 
 
 def reserves() -> str:
