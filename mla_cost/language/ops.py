@@ -5,7 +5,8 @@
 
 Parameters annotated `Tensor` are the op's operands, in order, and one annotated `list[Tensor]` takes all that follow.
 The others are asked of the call by their names: `machine`, `label`, `dim` (the last dim of the first result), `parts`
-(label and last dim of every result), `words` (those in quotes, which are data then) or the `call` itself. What a rule returns are its results.
+(label and last dim of every result), `words` (those in quotes, which are data then) or the `call` itself. What a rule
+returns are its results.
 """
 
 from __future__ import annotations

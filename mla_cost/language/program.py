@@ -394,9 +394,7 @@ def _kernel_piece(text: str, letters: tuple[tuple[str, str], ...], owner: str) -
         text = text.replace("{" + name + "}", value)
     pieces = parse(text, owner)
     if "attend" not in pieces:
-        raise DeclarationError(
-            "no piece `attend(q, key, value)`", field=owner, nearest=nearest("attend", pieces)
-        )
+        raise DeclarationError("no piece `attend(q, key, value)`", field=owner, nearest=nearest("attend", pieces))
     return pieces["attend"]
 
 

@@ -23,6 +23,7 @@ from mla_cost.language import recompute
 from mla_cost.language.checks import check_dims, checked_dim, tensor_of
 from mla_cost.language.dims import Facts, facts
 from mla_cost.language.machine import PROGRAMS, Machine, Tensor, Timeline
+from mla_cost.language.ops import OPS
 from mla_cost.language.polynomial import Polynomial, total
 from mla_cost.language.program import (
     Block,
@@ -217,15 +218,15 @@ class _Run:
         found, waiting = {self.layer.whole}, [self.layer.whole]
         while waiting:
             piece = self.pieces.get(waiting.pop())
-            new = set(self._called(piece.body)) - found if piece is not None else set()
+            new = set(self._called(piece, piece.body)) - found if piece is not None else set()
             found |= new
             waiting += new
         return frozenset(found)
 
-    def _called(self, block: Block) -> Iterator[str]:
+    def _called(self, piece: Piece, block: Block) -> Iterator[str]:
         for statement in block:
             if isinstance(statement, If):
-                yield from self._called(statement.then if self._holds(statement) else statement.otherwise)
+                yield from self._called(piece, self._branch(piece, statement))
             elif isinstance(statement, Op) and (statement.name in self.pieces or statement.name == ATTENTION):
                 yield statement.name
 
@@ -255,20 +256,22 @@ class _Run:
 
     def _block(self, piece: Piece, block: Block, names: dict[str, Tensor]) -> list[Tensor] | None:
         for statement in block:
-            try:
-                if isinstance(statement, If):
-                    holds = self._holds(statement)
-                else:
+            if isinstance(statement, If):
+                returned = self._block(piece, self._branch(piece, statement), names)
+            else:
+                try:
                     returned = self._statement(statement, names)
-                    if returned is not None:
-                        return returned
-                    continue
-            except DeclarationError as error:
-                raise error.at(piece.where(statement.line)) from error.__cause__
-            returned = self._block(piece, statement.then if holds else statement.otherwise, names)
+                except DeclarationError as error:
+                    raise error.at(piece.where(statement.line)) from error.__cause__
             if returned is not None:
                 return returned
         return None
+
+    def _branch(self, piece: Piece, condition: If) -> Block:
+        try:
+            return condition.then if self._holds(condition) else condition.otherwise
+        except DeclarationError as error:
+            raise error.at(piece.where(condition.line)) from None
 
     def _statement(self, statement: Statement, names: dict[str, Tensor]) -> list[Tensor] | None:
         """Run a statement that is no condition; the tensors of a return."""
@@ -337,7 +340,7 @@ class _Run:
         try:
             return rule(op.name, op.words)
         except DeclarationError as error:
-            meant = dict.fromkeys((*error.nearest, *nearest(op.name, self.pieces)))
+            meant = error.nearest if op.words else nearest(op.name, (*OPS, *self.pieces))
             raise DeclarationError(error.message, nearest=meant) from None
 
     def _attention(self, shared: bool) -> Piece:

@@ -101,7 +101,7 @@ def test_every_symbol_is_in_the_notation():
 
 def test_every_op_and_statement_is_described():
     text = read("docs/adding.md")
-    described = set(re.findall(r"`(\w+)`", text))
+    described = set(re.findall(r"`(\w+(?: \"[\w-]+\")?)`", text))
     assert sorted(RULES.keys() - described) == []
     assert RULES.keys() >= MOVES
 

@@ -199,7 +199,9 @@ MUTATIONS = {
     ),
     "a local lives on": Mutation(rekerneled("    drop raw_scores\n", "", *EAGER), "timeline"),
     "a query is not rebound": Mutation(reworded("        drop q_latent\n", "", "explicit", "absorbed"), "timeline"),
-    "a weight has another dim": Mutation(reworded("W_o[h n v]", "W_o[d_c n v]", "explicit"), "parameters"),
+    "a weight has another dim": Mutation(
+        reworded("y[S b h] = linear o, W_o[h n v]", "y = linear o, W_o[d_c n v]", "explicit"), "parameters"
+    ),
     "parts are split in the wrong order": Mutation(
         reworded("k_nope[k], value[v] = split kv", "value[k], k_nope[v] = split kv", "explicit"), "program"
     ),
@@ -214,7 +216,7 @@ MUTATIONS = {
     ),
     "a tensor is never sent": Mutation(reworded("    exchange value value\n", "", "explicit"), "program"),
     "the value is gathered": Mutation(rescheduled("kv-gather", value="sequence_to_heads"), "program"),
-    "the output stays head-sharded": Mutation(rescheduled("latent-gather", output=None), "collectives"),
+    "the output stays head-sharded": Mutation(rescheduled("latent-gather", output=None), "program"),
     "keys are gathered in place of sequence_to_heads": Mutation(
         rescheduled("ulysses", key="gather", value="gather"), "program"
     ),

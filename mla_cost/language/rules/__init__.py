@@ -6,6 +6,7 @@ that a block of attention needs are imported here, all others when the first of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,21 +17,24 @@ from mla_cost.language.rules import attention, einsum, elementwise, exchange, ma
 
 
 def rule(name: str, words: tuple[str, ...] = ()) -> Runs:
-    """The rule of an op; a word may select one way to run it.
+    """The rule of an op. Words are its operands where it takes any, and else the first selects one way to run it.
 
     Raises:
-        DeclarationError: no op of that name, with the nearest ones.
+        DeclarationError: no op of that name, or none with that word, with the nearest ones.
 
     """
     full = spelled(name, words[0]) if words else name
-    found = OPS.get(full) or OPS.get(name)
-    if found is None or (words and full not in OPS and not getattr(found, "worded", False)):
-        found = _complete().get(full) or OPS.get(name)
+    found = _found(name, full, OPS) or _found(name, full, _complete())
     if found is None:
         from mla_cost.errors import nearest
 
-        raise DeclarationError(f"unknown op {name}", nearest=nearest(full, OPS) or nearest(name, OPS))
+        raise DeclarationError(f"unknown op {full}", nearest=nearest(full, OPS) or nearest(name, OPS))
     return found
+
+
+def _found(name: str, full: str, known: Mapping[str, Runs]) -> Runs | None:
+    plain = known.get(name)
+    return plain if plain is not None and getattr(plain, "worded", name == full) else known.get(full)
 
 
 def _complete() -> dict[str, Runs]:

@@ -20,9 +20,7 @@ class Kept(NamedTuple):
 
 
 @op("fused")
-def fused(
-    machine: Machine, label: str, words: tuple[str, ...], query: Tensor, key: Tensor, value: Tensor
-) -> Tensor:
+def fused(machine: Machine, label: str, words: tuple[str, ...], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Each word `keep LABEL: DTYPE dims` names a tensor that the kernel keeps, its dims by the query's letters."""
     letters = dict(zip("sbnd", query.dims, strict=True)) | {"8": "8"}
     return fused_attention(machine, label, query, key, value, [_kept(word, letters) for word in words])
