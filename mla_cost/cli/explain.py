@@ -13,6 +13,18 @@ Names = list[str] | None
 def explain(
     form: Annotated[str, typer.Argument(help="explicit, absorbed or laga.")],
     quantity: Annotated[str, typer.Option(metavar="saved|peak|payload|wire|flops", help="Which figure.")] = "saved",
+    program: Annotated[
+        bool, typer.Option("--program", help="Print the program as it runs: scheme, kernel, remat, profile in place.")
+    ] = False,
+    layer: Annotated[
+        str | None,
+        typer.Option(metavar="dense|moe|head|...", help="With --program: a layer of a model, not the block."),
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(metavar="reference|megatron", help="With --layer: whose implementation runs.")
+    ] = None,
+    tp: Annotated[int | None, typer.Option(help="With --layer: ranks of tensor parallelism.")] = None,
+    remat: Annotated[str | None, typer.Option(help="What is dropped and run again: none, full, core_attn, ...")] = None,
     latex: Annotated[bool, typer.Option("--latex", help="Print the formula as LaTeX.")] = False,
     output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print the terms.")] = "table",
     kernel: Annotated[str | None, typer.Option(help="How attention is executed.")] = None,
@@ -52,6 +64,8 @@ def explain(
 
     if output not in {"table", "json"}:
         raise InputError("unknown format", field="--format", value=output, allowed="table, json")
+    if not program and (layer or profile or tp):
+        raise InputError("--layer, --profile and --tp say which program; ask for it with --program")
     plan = {"model": model, "seq_len": seq_len, "micro_batch": micro_batch, "sp": sp}
     style = {
         "kernel": kernel,
@@ -61,9 +75,14 @@ def explain(
         "value_padding": value_padding,
         "attention_layout": attention_layout,
         "names": names,
+        "remat": remat,
     }
     given = {name: value for name, value in (plan | style).items() if value is not None}
     assigned = assignments(assign)
+    if program:
+        of_layer = {name: value for name, value in (("profile", profile), ("tp", tp)) if value is not None}
+        _show_program(form, layer, given | of_layer, assigned, one or [], without or [], output)
+        return
     if assigned or any(value is not None for value in plan.values()):
         if one or without:
             raise InputError("--one and --without choose a variant where no plan does; leave out the plan's numbers")
@@ -78,3 +97,31 @@ def explain(
         from mla_cost.views import formula
 
         formula.show(answer.record())
+
+
+def _show_program(
+    form: str,
+    layer: str | None,
+    given: dict[str, object],
+    assigned: dict[str, object],
+    one: list[str],
+    without: list[str],
+    output: str,
+) -> None:
+    """Print a program: of a plan where it has numbers or a layer, else of the usual variant."""
+    from mla_cost import api
+    from mla_cost.errors import InputError
+
+    planned = layer or assigned or {"model", "seq_len", "micro_batch", "sp", "tp", "profile"} & given.keys()
+    if planned and (one or without):
+        raise InputError("--one and --without choose a variant where no plan does; leave out the plan's numbers")
+    if planned:
+        listing = api.program_of_plan(form, layer or "attention", given, assigned)
+    else:
+        listing = api.program_of_variant(form, given, one, without)
+    if output == "json":
+        sys.stdout.write(f"{listing.to_json()}\n")
+    else:
+        from mla_cost.views import program
+
+        program.show(listing)

@@ -63,6 +63,16 @@ class Op(NamedTuple):
     arguments: tuple[str | Parameter, ...]
     line: str = ""
 
+    @property
+    def text(self) -> str:
+        """The op as texts write it, without the dims of its results."""
+        quoted = "".join(f' "{word}"' for word in self.words)
+        given = ", ".join(
+            argument if isinstance(argument, str) else f"{argument.name}[{' '.join(argument.dims)}]"
+            for argument in self.arguments
+        )
+        return f"{', '.join(result.name for result in self.results)} = {self.name}{quoted} {given}".rstrip()
+
 
 class Exchange(NamedTuple):
     """A point where a scheme may move what these names hold."""

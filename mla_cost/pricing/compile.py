@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
@@ -146,6 +146,23 @@ def saved(key: Key) -> Polynomial:
     return total(allocation.size for allocation in run.allocations if allocation.saved)
 
 
+class Line(NamedTuple):
+    """A statement as it runs, after every rewrite. dims: of each result; note: what put it there, or drops it."""
+
+    depth: int
+    text: str
+    dims: tuple[tuple[str, ...], ...] = ()
+    note: str = ""
+
+
+def listing(key: Key) -> tuple[Line, ...]:
+    """The forward program of a key as it runs: conditions decided, moves, kernel and policy in their places."""
+    run = _Run(key)
+    run.lines = []
+    run.timeline(backward=False)
+    return tuple(run.lines)
+
+
 def _moves(key: Key) -> dict[str, str]:
     """What crosses ranks at the points of a program."""
     facts = key.facts
@@ -192,6 +209,8 @@ class _Run:
         self.reentrant = PROFILES[key.profile].reentrant
         self.columns = key.down_projections == "sharded" and not PROFILES[key.profile].texts
         self.parameters: dict[str, Tensor] = {}
+        self.lines: list[Line] | None = None  # where a listing is asked for
+        self.depth = 0
         self.written: dict[str, tuple[str, ...]] = {}  # the dims that texts give them
 
     def timeline(self, backward: bool) -> Timeline:
@@ -283,10 +302,34 @@ class _Run:
             for name in statement.names:
                 tensor_of(name, names)
                 del names[name]
+            self._list(statement.line)
         elif isinstance(statement, Op):
             for step in self._rewritten(statement):
-                self._bind(names, step.results, self._run(step, names))
+                self._bind(names, step.results, self._listed(step, names))
         return None
+
+    def _list(self, text: str, tensors: Sequence[Tensor] = (), note: str = "") -> None:
+        if self.lines is not None:
+            self.lines.append(Line(self.depth, text, tuple(tensor.dims for tensor in tensors), note))
+
+    def _listed(self, op: Op, names: dict[str, Tensor], note: str = "") -> list[Tensor]:
+        """Run an op; where a listing is asked for, its line stands before those of the piece that it calls."""
+        if self.lines is None:
+            return self._run(op, names)
+        at = len(self.lines)
+        self.depth += 1
+        made = self._run(op, names)
+        self.depth -= 1
+        dims = tuple(tensor.dims for tensor in made)
+        self.lines.insert(at, Line(self.depth, op.text, dims, note or self._place(op)))
+        return made
+
+    def _place(self, op: Op) -> str:
+        """What a call says of the piece that it runs."""
+        attends = op.name == ATTENTION
+        told = [f"kernel {self.key.kernel}"] if attends else []
+        told += ["run again in backward"] * (op.name in self.checkpointed | self.discarded)
+        return ", ".join([*told, *["its result too"] * (op.name in self.discarded)])
 
     def _holds(self, condition: If) -> bool:
         if condition.value is None:
@@ -372,18 +415,18 @@ class _Run:
         present = [name for name, it in zip(point.names, here, strict=True) if not it.is_absent(self.key.facts)]
         here.clear()
         if len(present) == 1:
-            self._bind(names, (Result(present[0], None),), self._move(move, present[0], names))
+            self._bind(names, (Result(present[0], None),), self._move(point.tag, move, present[0], names))
             return
         dims = [names[name].dims[-1] for name in present]
         joined = "_and_".join(present)
         self._step(names, (Result(joined, None),), "concat", tuple(present))
-        self._bind(names, (Result(joined, None),), self._move(move, joined, names))
+        self._bind(names, (Result(joined, None),), self._move(point.tag, move, joined, names))
         parts = tuple(Result(name, dim) for name, dim in zip(present, dims, strict=True))
         self._step(names, parts, "split", (joined,))
 
     def _step(self, names: dict[str, Tensor], results: tuple[Result, ...], op: str, given: tuple[str, ...]) -> None:
-        self._bind(names, results, self._run(Op(results, op, (), given), names))
+        self._bind(names, results, self._listed(Op(results, op, (), given), names))
 
-    def _move(self, move: str, name: str, names: dict[str, Tensor]) -> list[Tensor]:
+    def _move(self, tag: str, move: str, name: str, names: dict[str, Tensor]) -> list[Tensor]:
         op, words = called(move)
-        return self._run(Op((Result(name, None),), op, words, (name,)), names)
+        return self._listed(Op((Result(name, None),), op, words, (name,)), names, f"exchange {tag}")
