@@ -44,6 +44,7 @@ from mla_cost.language.program import (
 from mla_cost.language.rules import Call, Runs, readable, rule
 
 ATTENTION: Final = "attend"  # the op that a kernel's piece stands for
+ATTENDED: Final = ("q", "key", "value")  # what it takes
 EXPERTS: Final = "experts"  # the piece of every layer that has any
 RANK_EXPERTS: Final = "c"
 EXPERT_AXES: Final = frozenset({"E", "T"})  # the ranks that share the experts, and each of them
@@ -361,6 +362,8 @@ class _Run:
         if op.name in {"parameter", "same"}:
             return given
         if op.name == ATTENTION:
+            if len(given) != len(ATTENDED):
+                raise DeclarationError(f"{ATTENTION} takes {', '.join(ATTENDED)}; {len(given)} given")
             return self._call(self._attention(shared=len(given[1].axes) == 3), given)
         piece = self.pieces.get(op.name)
         if piece is not None:

@@ -76,6 +76,11 @@ LINES = {
         "key, value = keys_values latent, w",
         "keys_values takes latent, k_rope, w; 2 given",
     ),
+    "attention without a value": (
+        "o[S b n v] = attend q, key, value",
+        "o = attend q, key",
+        "attend takes q, key, value; 2 given",
+    ),
     "an unknown tensor": (
         "kv[S b n k+v] = linear latent, w",
         "kv = linear latnet, w",

@@ -7,12 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
+from mla_cost.declared.layers import LAYERS
+from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
+from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language import rules
 from mla_cost.language.dims import SYMBOLS, Facts
 from mla_cost.language.ops import spelled
@@ -214,6 +218,23 @@ def test_each_scheme_moves_points_that_some_form_has(name):
     assert set(scheme.moves.values()) <= set(RULES)
     assert not scheme.attends or scheme.attends in RULES
     assert scheme.source
+
+
+def values(annotation: object) -> set[object]:
+    """The values of a literal type, or of one that may be None as well."""
+    return {value for part in get_args(annotation) for value in (values(part) or {part})}
+
+
+def test_each_condition_asks_for_a_value_that_its_setting_has():
+    texts = [form_of(name).pieces for name in FORMS] + [layer.pieces for layer in LAYERS.values()]
+    texts += [profile.pieces(layer) for profile in PROFILES.values() for layer in profile.texts]
+    blocks = [piece.body for pieces in texts for piece in pieces.values()]
+    blocks += [piece.body for _, piece in kernel_pieces()]
+    asked = {(it.name, it.value) for block in blocks for it in statements(block) if isinstance(it, If) and it.value}
+    allowed = {name: values(field.annotation) for name, field in PlanSettings.model_fields.items()}
+    wrong = {(name, value) for name, value in asked if allowed.get(name) and value not in allowed[name]}
+    assert not wrong
+    assert {name for name, _ in asked} <= SETTINGS.keys()
 
 
 @pytest.mark.parametrize("name", FORMS)
