@@ -39,8 +39,9 @@ def _found(name: str, full: str, known: Mapping[str, Runs]) -> Runs | None:
 
 def _complete() -> dict[str, Runs]:
     """The table with the rules of every file."""
-    for path in sorted(Path(__file__).parent.glob("[!_]*.py")):
-        import_module(f"{__name__}.{path.stem}")
+    here = Path(__file__).parent
+    for path in sorted(here.rglob("[!_]*.py")):
+        import_module(".".join((__name__, *path.relative_to(here).with_suffix("").parts)))
     return OPS
 
 
