@@ -1,6 +1,7 @@
 """Writes the generated parts of the documentation anew: `make docs`. Tests compare them with what is written here.
 
-A generated part stands between `<!-- made by docs/build.py: NAME -->` and `<!-- end -->`; docs/formulas.md is all made.
+A generated part stands between `<!-- made by docs/build.py: NAME -->` and `<!-- end -->`; docs/formulas.md and
+docs/cli.md are all made.
 """
 # ruff: noqa: INP001  # a script, not a package
 
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from mla_cost.cli import page
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.explaining import formulas
 from mla_cost.inputs import catalog
@@ -130,6 +132,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         if MARK.search(text):
             yield path, MARK.sub(lambda mark: f"{mark.group(1)}{mark.group(2)}{PARTS[mark.group(1)]()}\n", text)
     yield ROOT / "docs" / "formulas.md", formulas.page()
+    yield ROOT / "docs" / "cli.md", page.page()
 
 
 if __name__ == "__main__":

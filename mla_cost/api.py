@@ -13,12 +13,13 @@ from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
 from mla_cost.inputs import catalog, given
 from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
-from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.settings import PlanSettings, is_stated
+from mla_cost.inputs.table import SUBJECTS, TABLE
 from mla_cost.pricing import rows
 from mla_cost.pricing import verdict as fit
 from mla_cost.pricing.compile import EXPERTS, Key
 from mla_cost.pricing.resolve import Illegal, named, policy, usual_sp
-from mla_cost.pricing.scopes import MODEL_ONLY, require_scope
+from mla_cost.pricing.scopes import require_scope
 from mla_cost.results import Plan, Result, Term
 
 if TYPE_CHECKING:
@@ -288,9 +289,8 @@ def _changed(settings: PlanSettings) -> dict[str, Any]:
 
     Model, devices and forms are what is asked about, and have keys of their own.
     """
-    names = [name for name in PlanSettings.model_fields if name not in {"model", "device", "form"}]
-    now = {name: getattr(settings, name) for name in names}
-    found = {name: now[name] for name in names if now[name] != PlanSettings.model_fields[name].default}
+    names = [name for name in PlanSettings.model_fields if name not in SUBJECTS]
+    found: dict[str, Any] = {name: getattr(settings, name) for name in names if is_stated(settings, name)}
     if found.get("kernel") == fit.AUTO:  # the model scope's own default
         del found["kernel"]
     plain = {name: value for name, value in found.items() if not isinstance(value, dict)}
@@ -381,8 +381,7 @@ def program_of_plan(form: str, layer: str, flags: Mapping[str, Any], assigned: M
     return program(form, point.key)
 
 
-_PLANS: Final = frozenset({"model", "device", "form", "scope", "seq_len", "micro_batch", "sp", "tp", "dims", "facts"})
-_STYLES: Final = frozenset({*Key._fields, "scheme", "kernel", "causal"} - set(MODEL_ONLY))
+_OF_FORMULAS: Final = frozenset(row.name for row in TABLE.values() if row.formula != "none")
 
 
 def _require_formula(settings: PlanSettings) -> None:
@@ -392,7 +391,7 @@ def _require_formula(settings: PlanSettings) -> None:
         InputError: naming it.
 
     """
-    for name in sorted(settings.model_fields_set - _PLANS - _STYLES):
+    for name in sorted(settings.model_fields_set - _OF_FORMULAS):
         raise InputError("no formula depends on this; it has one for all values", field=name)
 
 

@@ -12,30 +12,15 @@ import numpy as np
 from mla_cost.batch.matrices import Ints
 from mla_cost.errors import InputError
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.table import TABLE, ignored_by
 
 DEGREES: Final = ("tp", "sp", "pp", "ep", "etp", "dp")
-NUMBERS: Final = (
-    *("seq_len", "micro_batch", *DEGREES, "micro_batches", "virtual_stages", "vocab_multiple", "loss_chunks"),
-)
-# fields that are no numbers, by who reads them; a field that is not listed is taken to be read by all
-_STATES: Final = frozenset({"sharding", "gradient_dtype", "moment_dtype"})
-_PIPELINE: Final = frozenset({"first_layers", "last_layers", "pipeline_layout", "micro_batch_group", "stage"})
-_LAYERS: Final = frozenset(
-    {
-        *("scheme", "kernel", "v_layout", "value_padding", "attention_layout", "softmax_dtype", "mask", "norm"),
-        "names",
-        *("causal", "remat", "dispatcher", "shared_overlap", "rope_fusion", "cross_entropy"),
-        "imbalance_percent",
-    }
-)
-_BOTH: Final = frozenset({"dtype", "main_weights", "down_projections"})  # layers and states read them
-_VERDICT: Final = frozenset({"other_memory", "reserve", "fragmentation_percent"})
-NOT_OF_LAYERS: Final = _STATES | _PIPELINE | _VERDICT
-NOT_OF_PIPELINES: Final = _STATES | _LAYERS | _BOTH | _VERDICT
-NOT_OF_STATES: Final = _LAYERS | _PIPELINE | _VERDICT
-# buffers outside torch, and ZeRO's bucket
-_RESERVED: Final = frozenset({"dispatcher", "sharding", "dtype", "gradient_dtype"})
-NOT_OF_VERDICTS: Final = (_STATES | _LAYERS | _PIPELINE | _BOTH) - _RESERVED
+NUMBERS: Final = tuple(row.name for row in TABLE.values() if "model" in row.numbers)
+# what each part of pricing does not depend on, of the fields that are no numbers
+NOT_OF_LAYERS: Final = ignored_by("layers")
+NOT_OF_PIPELINES: Final = ignored_by("pipelines")
+NOT_OF_STATES: Final = ignored_by("states")
+NOT_OF_VERDICTS: Final = ignored_by("verdicts")
 
 
 class Coded(NamedTuple):

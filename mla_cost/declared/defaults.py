@@ -21,3 +21,5 @@ OF_SCOPE: Final[dict[str, dict[str, str | int]]] = {
     "attention": {"kernel": "auto"},
     "model": {"kernel": "auto", "sp": 1},
 }
+# values to show what a flag takes
+EXAMPLES: Final = {"form": "laga", "scheme": "kv-gather", "kernel": "flash"}

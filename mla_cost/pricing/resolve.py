@@ -13,6 +13,7 @@ from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.errors import InputError, nearest, shown
+from mla_cost.inputs import table
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.dims import SYMBOLS, base_values, facts_of
@@ -21,7 +22,7 @@ from mla_cost.language.recompute import DISCARDING, POLICIES, TOGETHER
 from mla_cost.pricing.compile import Key, form_of
 
 # the settings that only an implementation has
-IMPLEMENTATION = ("dispatcher", "shared_overlap", "rope_fusion")
+IMPLEMENTATION = table.names(own_code=True)
 
 
 class Illegal(ValueError):  # noqa: N818  (named after the status that it becomes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
+from typing import Any, Final, NamedTuple
 
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
@@ -20,6 +20,7 @@ from mla_cost.declared.schemes import SCHEMES
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.table import TABLE
 from mla_cost.language.recompute import POLICIES
 from mla_cost.mesh.parallel import even_layout
 from mla_cost.pricing import rows as pricing
@@ -183,9 +184,7 @@ def _kernels(asked: Priced) -> Iterator[Change]:
 
 def _others(field: str, settings: PlanSettings) -> Iterator[Change]:
     """The other values of a setting that is one of a few words."""
-    annotation = PlanSettings.model_fields[field].annotation
-    values = get_args(annotation) if get_origin(annotation) is Literal else ()
-    yield from (Change(field, {field: value}) for value in values if value != getattr(settings, field))
+    yield from (Change(field, {field: value}) for value in TABLE[field].values if value != getattr(settings, field))
 
 
 def _policies(now: str, own: tuple[str, ...]) -> Iterator[str]:

@@ -10,7 +10,8 @@ from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
-from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.settings import PlanSettings, is_stated
+from mla_cost.inputs.table import TABLE
 from mla_cost.language.evaluate import FENCE, FenceError
 from mla_cost.language.machine import DTYPE_BYTES
 from mla_cost.language.program import Profile
@@ -429,9 +430,9 @@ def require_profile(settings: PlanSettings) -> None:
     """
     own = PROFILES[settings.profile].texts
     for field in () if own else IMPLEMENTATION:
-        if getattr(settings, field) != PlanSettings.model_fields[field].default:
+        if is_stated(settings, field):
             others = [name for name, profile in PROFILES.items() if profile.texts]
-            used = f"use {field} {PlanSettings.model_fields[field].default}"
+            used = f"use {field} {TABLE[field].default}"
             raise Illegal(_belongs(field, settings, others, used))
     if settings.cross_entropy not in PROFILES[settings.profile].losses:
         others = [name for name, profile in PROFILES.items() if settings.cross_entropy in profile.losses]

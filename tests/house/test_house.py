@@ -42,6 +42,7 @@ ONLY: dict[str, set[str]] = {
     WITNESS: {"errors"},
 }
 DIMS = "mla_cost.language.dims"  # the names of dims are words, not code that is checked
+SETTINGS = "mla_cost.inputs.table"  # what settings are called, for those who print them
 
 NAMES = {
     *("explicit", "absorbed", "laga"),
@@ -123,7 +124,7 @@ def imports(path: Path, tree: ast.Module, package: Path) -> Iterator[Import]:
 
 
 def against_arrow(part: str, found: Import) -> bool:
-    if found.part is None or found.part == part or (part == WITNESS and found.module == DIMS):
+    if found.part is None or found.part == part or (part, found.module) in {(WITNESS, DIMS), ("views", SETTINGS)}:
         return False
     if part == WITNESS:
         return found.part not in ONLY[part] and not f"{found.module}.".startswith(f"{PACKAGE}.{WITNESS}.")

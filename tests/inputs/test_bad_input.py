@@ -193,7 +193,7 @@ def test_odd_names(refused, option, name):
 
 FILES = [
     # numbers and types
-    ("plan.yaml", "seq_len: 16k\n", ["seq_len", "'16k'", "whole number"]),
+    ("plan.yaml", "seq_len: 16x\n", ["seq_len", "'16x'", "whole number"]),
     ("plan.yaml", "seq_len: 4096.0\n", ["seq_len", "4096.0", "whole number"]),
     ("plan.yaml", "seq_len: true\n", ["seq_len", "true"]),
     ("plan.yaml", "seq_len: null\n", ["seq_len", "null"]),
