@@ -15,7 +15,7 @@ from mla_cost.pricing.block import Figures, evaluation, figures
 from mla_cost.pricing.resolve import Point, resolve
 
 # The settings that a plan and a cell both have, under the same names.
-_SETTINGS = tuple(name for name in TABLE if name in Spec._fields and name not in {"form", "dims"})
+_SETTINGS = tuple(name for name in TABLE if name in Spec.__dataclass_fields__ and name not in {"form", "dims"})
 
 
 @lru_cache(maxsize=1024)
