@@ -50,12 +50,13 @@ class Given(NamedTuple):
 
         return plan_files.assignments(self["assign"])
 
-    def settings(self, flags: dict[str, Any] | None = None) -> PlanSettings:
-        """The plan file with flags and --set over it. flags: in place of those that were given."""
+    def settings(self, flags: dict[str, Any] | None = None, assigned: dict[str, Any] | None = None) -> PlanSettings:
+        """The plan file with flags and --set over it. flags, assigned: in place of those that were given."""
         from mla_cost.inputs import plan_files
 
         reserved = plan_files.assignments(self["reserve"], "reserve")
-        return plan_files.settings(self["file"], self.flags() if flags is None else flags, self.assigned(), reserved)
+        flags, assigned = flags or self.flags(), self.assigned() if assigned is None else assigned
+        return plan_files.settings(self["file"], flags, assigned, reserved)
 
 
 def options_of(command: str) -> Iterator[Option]:

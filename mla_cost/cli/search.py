@@ -20,18 +20,34 @@ def search(given: Given) -> None:
     from mla_cost.studies.search.options import Options
 
     gc.enable()  # unlike a plan this makes millions of numbers
-    flags = given.flags()
-    axes = {name: flags.pop(name) for name in [*flags] if TABLE[name].search in {"degree", "choice"}}
-    settings = given.settings(flags)
-    stated = {name: text for name, text in axes.items() if text is not None}
-    found = _search(settings, stated, {name: given[name] for name in Options.model_fields})
+    flags, assigned = given.flags(), given.assigned()
+    axes = _axes(flags) | _axes(assigned)
+    settings = given.settings(flags, assigned)
+    found = _search(settings, axes, {name: given[name] for name in Options.model_fields})
     _print(found, given["output"], pareto=given["pareto"])
     if found.refused:
         raise InputError(found.refused)
     raise typer.Exit(1 if given["require_fit"] and not found.results else 0)
 
 
-def _search(settings: Any, axes: dict[str, str], options: dict[str, Any]) -> Any:
+def _axes(stated: dict[str, Any]) -> dict[str, Any]:
+    """What is gone over, taken out of what was stated.
+
+    Raises:
+        InputError: what follows from the rest.
+
+    """
+    from mla_cost.errors import InputError
+
+    how = {name: TABLE[name].search for name in stated if name in TABLE}
+    for name, search in how.items():
+        if search == "follows" and stated[name] is not None:
+            raise InputError("follows from what is searched", field=name)
+    taken = {name: stated.pop(name) for name, search in how.items() if search in {"degree", "choice"}}
+    return {name: value for name, value in taken.items() if value is not None}
+
+
+def _search(settings: Any, axes: dict[str, Any], options: dict[str, Any]) -> Any:
     from mla_cost.cli import progress
     from mla_cost.studies.search import of
 

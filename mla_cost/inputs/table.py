@@ -159,8 +159,9 @@ _ROWS: Final = (
         flag=False, axes=NOWHERE, formula="set", example="dims.heads=64",
     ),
     Setting(
-        "facts", PRICED, "Other facts of the model in place of its own, as --set facts.num_experts=128", "mapping",
-        default={}, flag=False, axes=NOWHERE, formula="set", example="facts.num_experts=128",
+        "facts", PRICED, "Other facts of the model in place of its own, as --set facts.num_experts_per_token=4",
+        "mapping",
+        default={}, flag=False, axes=NOWHERE, formula="set", example="facts.num_experts_per_token=4",
     ),
     Setting(
         "mtp", PRICED, "Multi-token-prediction modules", "count", unit="modules", least=0, most=1000, none=True,
