@@ -22,6 +22,7 @@ from mla_cost.inputs import catalog
 from mla_cost.language.dims import SYMBOLS
 from mla_cost.language.program import Limit
 from mla_cost.language.workspace import SOFTMAX
+from mla_cost.results import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = re.compile(r"(?<=<!-- made by docs/build\.py: )([\w-]+)( -->\n)(?:(?!<!--).)*(?=<!-- end -->)", re.DOTALL)
@@ -50,7 +51,7 @@ def opening(arguments: str, until: str) -> str:
 def symbols() -> str:
     """Every symbol of a formula."""
     rows = [(f"`{name}`", meaning, f"`{field}`") for name, (meaning, field) in SYMBOLS.items()]
-    return formulas.markdown_table(("symbol", "meaning", "set by"), rows)
+    return markdown.table(("symbol", "meaning", "set by"), rows)
 
 
 def limits() -> str:
@@ -68,7 +69,7 @@ def limits() -> str:
         for limit in kernel.limits
     ]
     heads = ("kernel", "implementation", "architectures", "head widths", "dtypes", "source")
-    return formulas.markdown_table(heads, rows)
+    return markdown.table(heads, rows)
 
 
 def widths(limit: Limit) -> str:
@@ -84,13 +85,13 @@ def widths(limit: Limit) -> str:
 def softmax_workspace() -> str:
     """What eager softmax holds inside its calls, by device family."""
     rows = [(name, found.words, found.basis, found.source) for name, found in SOFTMAX.items() if found.source]
-    return formulas.markdown_table(("family", "workspace", "how sure", "source"), rows)
+    return markdown.table(("family", "workspace", "how sure", "source"), rows)
 
 
 def fused_workspace() -> str:
     """Where the size of each fused kernel's backward workspace was read."""
     rows = [(kernel.name, kernel.workspace_source) for kernel in KERNELS.values() if kernel.fused]
-    return formulas.markdown_table(("kernel", "read in"), rows)
+    return markdown.table(("kernel", "read in"), rows)
 
 
 def kv_gather() -> str:
@@ -109,7 +110,7 @@ def reserves() -> str:
             low = "" if item.high is None else ", low end"
             found.setdefault((item.name, f"{item.bytes / 2**20:,.0f}{low}", item.per, sure), []).append(name)
     rows = [(*item, ", ".join(names)) for item, names in found.items()]
-    return formulas.markdown_table(("item", "MiB", "per", "how sure", "devices"), rows)
+    return markdown.table(("item", "MiB", "per", "how sure", "devices"), rows)
 
 
 PARTS: dict[str, Callable[[], str]] = {

@@ -239,9 +239,9 @@ def _sp_default(asked: PlanSettings, model: ModelConfig, sp: int) -> str:
 
 def _rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
     if settings.scope == "model":
-        from mla_cost.pricing import whole_model
+        from mla_cost.pricing import model_rows
 
-        return whole_model.rows(model, device, settings)
+        return model_rows.rows(model, device, settings)
     return rows.rows(model, device, settings)
 
 

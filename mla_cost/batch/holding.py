@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -13,11 +13,11 @@ from mla_cost.batch.points import NOT_OF_STATES, Points, distinct
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.mesh.parallel import Chunk, Parallel
+from mla_cost.pricing.step_traffic import Totals, all_calls
 from mla_cost.pricing.whole_model import parallel_of, state_settings
 from mla_cost.weights.states import (
     RankParameters,
     StateSettings,
-    StepCollective,
     rank_parameters,
     states,
     step_collectives,
@@ -86,7 +86,7 @@ class Holding:
         self._parts: dict[object, RankParameters] = {}
         self._states: dict[object, tuple[float, ...]] = {}
         self._holds: dict[object, Held] = {}
-        self._sent: dict[object, tuple[StepCollective, ...]] = {}
+        self._sent: dict[object, Totals] = {}
 
     def dense(self, stage: Stage, ranks: Sequence[Ranks]) -> Floats:
         """The states of dense weights and buffers: a row of STATES and STEP for each ranks. Bytes."""
@@ -96,11 +96,11 @@ class Holding:
         """The states of experts. Bytes."""
         return np.array([self._bytes(self._expert(stage, each), each, "expert") for each in ranks])
 
-    def dense_sent(self, stage: Stage, ranks: Ranks) -> tuple[StepCollective, ...]:
+    def dense_sent(self, stage: Stage, ranks: Ranks) -> Totals:
         """What is sent for dense weights in the optimizer step."""
         return self._collectives(self._dense(stage, ranks), ranks, "dense")
 
-    def expert_sent(self, stage: Stage, ranks: Ranks) -> tuple[StepCollective, ...]:
+    def expert_sent(self, stage: Stage, ranks: Ranks) -> Totals:
         """What is sent for experts."""
         return self._collectives(self._expert(stage, ranks), ranks, "expert")
 
@@ -144,12 +144,13 @@ class Holding:
             self._states[key] = tuple(float(getattr(found, name)) for name in (*STATES, STEP))
         return self._states[key]
 
-    def _collectives(self, held: Held, ranks: Ranks, holder: str) -> tuple[StepCollective, ...]:
+    def _collectives(self, held: Held, ranks: Ranks, holder: str) -> Totals:
         degrees = ranks.parallel
         sharing = (_sharing(degrees, holder), degrees.tp, degrees.pp > 1, degrees.micro_batches, degrees.sp > 1)
         key = (holder, held, sharing, ranks.keeping)
         if key not in self._sent:
-            self._sent[key] = step_collectives(_whole(held, holder), degrees, ranks.keeping)
+            calls = step_collectives(_whole(held, holder), degrees, ranks.keeping)
+            self._sent[key] = Totals(map(all_calls, calls))
         return self._sent[key]
 
 
@@ -166,12 +167,3 @@ def _sharing(degrees: Parallel, holder: str) -> int:
 def _whole(held: Held, holder: str) -> RankParameters:
     dense, expert = (held.elements, 0) if holder == "dense" else (0, held.elements)
     return RankParameters(dense, expert, held.tp_summed, held.shared, held.buffers)
-
-
-def sums(calls: Sequence[StepCollective]) -> Mapping[tuple[str, str], int]:
-    """Payload and wire bytes of an axis in one optimizer step."""
-    found: dict[tuple[str, str], int] = {}
-    for call in calls:
-        for amount, size in (("payload", call.payload_bytes), ("wire", call.wire_bytes)):
-            found[amount, call.axis] = found.get((amount, call.axis), 0) + call.calls * size
-    return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,25 +31,10 @@ from mla_cost.language.evaluate import FENCE, Account, Tape, account_of
 from mla_cost.language.machine import DTYPE_BYTES, PROGRAMS, Timeline
 from mla_cost.language.polynomial import ZERO, Monomial, Polynomial, total
 from mla_cost.pricing.compile import Key, timeline
+from mla_cost.pricing.persistent import Buffer
+from mla_cost.pricing.step_traffic import PHASES
 
-PHASES: Final = {"forward": ("forward",), "backward": ("backward", "recompute")}  # as a plan sums them
-
-
-class Sent(NamedTuple):
-    """Which bytes a row holds: `payload` or `wire`, on an axis, in a phase."""
-
-    amount: str
-    axis: str
-    phase: str
-
-
-class Standing(NamedTuple):
-    """A tensor that stands for the whole run, and the rows of its outer and inner size."""
-
-    name: str
-    outer: Polynomial
-    inner: Polynomial
-    element_bytes: int
+Sent = tuple[str, str]  # an axis and a phase: one of PHASES
 
 
 class Asked(NamedTuple):
@@ -70,20 +56,21 @@ class Program(NamedTuple):
     sent: tuple[Sent, ...]
     monomials: tuple[Monomial, ...]
     parts: tuple[Rows, ...]
-    standing: tuple[Standing, ...]
+    persistent: tuple[Buffer, ...]
 
 
 class Layer(NamedTuple):
     """A layer at many points, in double precision.
 
-    figures: those of `pipelines.FIGURES`, a row each. flops: model, executed. exact: every size is below the fence.
+    figures: those of `pipelines.FIGURES`, a row each. flops: model, executed. sent: payload and wire.
+    exact: every size is below the fence.
     """
 
     figures: Floats
     flops: Floats
-    sent: dict[Sent, Floats]
+    sent: dict[Sent, tuple[Floats, Floats]]
     exact: Any
-    standing: tuple[tuple[str, Floats, Floats, int], ...]  # name, outer, inner, bytes of an element
+    persistent: tuple[Buffer, ...]
 
 
 @lru_cache(maxsize=PROGRAMS)
@@ -97,7 +84,7 @@ def compiled(asked: Asked) -> Program:
     run = _handed_over(asked.key)
     account = account_of(run)
     sent = _sent(run)
-    figures = [evaluate.saved(run), _hidden(asked.key), _gradients(run), *map(over_others, sent.values())]
+    figures = [evaluate.saved(run), _hidden(asked.key), _gradients(run), *map(over_others, chain(*sent.values()))]
     flops = [_model_flops(run, asked.causal), _executed_flops(run, asked.causal)]
     sizes = [over_others(polynomial) for polynomial in account.polynomials]
     monomials = monomials_of([*figures, *flops, *sizes])
@@ -110,7 +97,7 @@ def compiled(asked: Asked) -> Program:
             for each in (rows, *(held @ rows for held in _moments(account, asked)))
         ),
     )
-    return Program(asked, tuple(sent), monomials, parts, _standing(asked.key, run))
+    return Program(asked, tuple(sent), monomials, parts, _persistent(asked.key, run))
 
 
 def _handed_over(key: Key) -> Timeline:
@@ -118,13 +105,13 @@ def _handed_over(key: Key) -> Timeline:
     return timeline(key._replace(input_held=False))
 
 
-def _sent(run: Timeline) -> dict[Sent, Polynomial]:
-    found: dict[Sent, Polynomial] = {}
+def _sent(run: Timeline) -> dict[Sent, tuple[Polynomial, Polynomial]]:
+    """Payload and wire bytes."""
+    found: dict[Sent, tuple[Polynomial, Polynomial]] = {}
     for called in run.collectives:
         phase = next(name for name, parts in PHASES.items() if called.phase in parts)
-        for amount, size in (("payload", called.payload), ("wire", called.wire)):
-            row = Sent(amount, called.axis, phase)
-            found[row] = found.get(row, ZERO) + size
+        payload, wire = found.get((called.axis, phase), (ZERO, ZERO))
+        found[called.axis, phase] = payload + called.payload, wire + called.wire
     return found
 
 
@@ -137,10 +124,10 @@ def _gradients(run: Timeline) -> Polynomial:
     return total(each.size for each in run.allocations if each.kind == "parameter_gradient")
 
 
-def _standing(key: Key, run: Timeline) -> tuple[Standing, ...]:
+def _persistent(key: Key, run: Timeline) -> tuple[Buffer, ...]:
     size = key.facts.elements
     return tuple(
-        Standing(item.name, size(item.outer), size(item.inner), DTYPE_BYTES[item.dtype]) for item in run.standing
+        Buffer(item.name, size(item.outer), size(item.inner), DTYPE_BYTES[item.dtype]) for item in run.standing
     )
 
 
@@ -243,15 +230,15 @@ def _layer(program: Program, folded: Folded, values: Mapping[str, Any], size: in
     return Layer(
         figures=np.stack([kept, forward, backward, hidden, gradients]),
         flops=flops,
-        sent=dict(zip(program.sent, sent, strict=True)),
+        sent=dict(zip(program.sent, zip(sent[::2], sent[1::2], strict=True), strict=True)),
         exact=(top(sizes) < FENCE) & (forward < FENCE) & (backward < FENCE),
-        standing=tuple(_stood(item, values, size) for item in program.standing),
+        persistent=tuple(_at(item, values, size) for item in program.persistent),
     )
 
 
-def _stood(item: Standing, values: Mapping[str, Any], size: int) -> tuple[str, Floats, Floats, int]:
+def _at(item: Buffer, values: Mapping[str, Any], size: int) -> Buffer:
     outer, inner = (np.broadcast_to(np.asarray(part.at(values), np.float64), size) for part in (item.outer, item.inner))
-    return item.name, outer, inner, item.element_bytes
+    return item._replace(outer=outer, inner=inner)
 
 
 def others(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.mesh.parallel import Chunk, Parallel, busiest_passes
 from mla_cost.mesh.parallel import stages as stages_of
 from mla_cost.pricing.stage import ChunkCost, Part, Place, Segments, as_allocated, chunk_parts, during
+from mla_cost.pricing.step_traffic import passes
 
 # what a stage adds up of each layer at its place, in this order
 FIGURES: Final = ("kept", "forward", "backward", "hidden", "gradients")
@@ -118,7 +119,7 @@ def _stage(names: Names, places: Sequence[Place], parallel: Parallel, at: int, c
         counts=tuple(counts[place] for place in places),
         kinds=names.kinds(chunks),
         ends=tuple(chunk._replace(first=0, num_layers=0) for chunk in chunks),
-        passes=(sum(not chunk.loss for chunk in chunks), sum(not chunk.embedding for chunk in chunks)),
+        passes=passes(chunks),
     )
 
 

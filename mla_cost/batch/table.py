@@ -23,9 +23,10 @@ from mla_cost.language.machine import DTYPE_BYTES
 from mla_cost.language.program import ProgramError
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.compile import reduced
+from mla_cost.pricing.persistent import Buffer, allowances, by_name
 from mla_cost.pricing.resolve import Illegal, Point, scheme_of
 from mla_cost.pricing.stage import Place, place_point
-from mla_cost.pricing.whole_model import WITH_EXPERTS, verdict
+from mla_cost.pricing.whole_model import verdict
 
 _DECIDE = ("seq_len", "micro_batch", "sp", "tp", "ep", "etp", "vocab_multiple", "loss_chunks")
 
@@ -63,11 +64,11 @@ class Table:
         self.figures: Floats = np.zeros((len(FIGURES), count, size))
         self.flops: Floats = np.zeros((2, count, size))
         self.exact: NDArray[np.bool_] = np.ones((count, size), bool)
-        self.sent: dict[Sent, Floats] = {}
+        self.sent: dict[Sent, Floats] = {}  # of each a row for payload and one for wire
         self.refused: NDArray[np.int8] = np.zeros(size, np.int8)
         self.trained: NDArray[np.bool_] = np.ones(size, bool)
-        self._stood: dict[int, dict[tuple[int, str, int], Floats]] = {}  # by place, name and bytes of an element
-        self._standing: dict[frozenset[int], Floats] = {}
+        self._buffers: dict[int, dict[tuple[int, str], Buffer]] = {}  # by place, then by number and name
+        self._persistent: dict[frozenset[int], Floats] = {}
         self._fill(points)
 
     # ---- structural groups
@@ -128,42 +129,28 @@ class Table:
         self.figures[:, at, where] = found.figures
         self.flops[:, at, where] = found.flops
         for row, amount in found.sent.items():
-            self.sent.setdefault(row, np.zeros((count, size)))[at, where] = amount
+            self.sent.setdefault(row, np.zeros((2, count, size)))[:, at, where] = amount
         self.exact[at, where] = found.exact
-        for place, (name, outer, inner, element) in enumerate(found.standing):
-            stood = self._stood.setdefault(at, {}).setdefault((place, name, element), np.zeros((2, size)))
-            stood[:, where] = outer, inner
+        for number, found_buffer in enumerate(found.persistent):
+            nowhere = found_buffer._replace(outer=np.zeros(size), inner=np.zeros(size))
+            buffer = self._buffers.setdefault(at, {}).setdefault((number, found_buffer.name), nowhere)
+            buffer.outer[where], buffer.inner[where] = found_buffer.outer, found_buffer.inner
 
-    # ---- what stands
+    # ---- persistent buffers
 
-    def standing(self, places: frozenset[int]) -> Floats:
-        """What stands for the whole run of a stage of these layers. Bytes, a column for each distinct point."""
-        if places not in self._standing:
-            self._standing[places] = self._tensors(places) + self._allowed(places)
-        return self._standing[places]
-
-    def _tensors(self, places: frozenset[int]) -> Floats:
-        """Tensors once for each name and shape, as `whole_model` counts them."""
-        total: Floats = np.zeros(self.flops.shape[2])
-        seen: dict[str, list[tuple[Floats, Floats]]] = {}
-        for at in places:
-            for (_, name, element), (outer, inner) in self._stood.get(at, {}).items():
-                before = seen.setdefault(name, [])
-                new = ~np.any([(outer == o) & (inner == i) for o, i in before] or [np.zeros(len(outer), bool)], axis=0)
-                total += np.where(new, outer * inner * element, 0)
-                before.append((outer, inner))
-        return total
+    def persistent(self, places: frozenset[int]) -> Floats:
+        """Persistent buffers of a stage of these layers. Bytes, a column for each distinct point."""
+        if places not in self._persistent:
+            buffers = (buffer for at in places for buffer in self._buffers.get(at, {}).values())
+            self._persistent[places] = sum(by_name(buffers).values(), self._allowed(places))
+        return self._persistent[places]
 
     def _allowed(self, places: frozenset[int]) -> Floats:
         """What the profile is budgeted."""
-        experts = any(self.places[at].layer.partition(" ")[0] in WITH_EXPERTS for at in places)
-        device = self.question.device
-        arch = device.arch if device else ""
-        each = [
-            sum(item.at(arch) for item in PROFILES[settings.profile].allowances if experts or not item.with_experts)
-            for settings in self._choices.settings
-        ]
-        found: Floats = np.array(each, np.float64)[self._choices.codes] * bool(places)
+        layers = [self.places[at].layer.partition(" ")[0] for at in places]
+        arch = self.question.device.arch if self.question.device else ""
+        each = [sum(allowances(PROFILES[one.profile], layers, arch).values()) for one in self._choices.settings]
+        found: Floats = np.array(each, np.float64)[self._choices.codes]
         return found
 
     @property

@@ -20,7 +20,7 @@ from mla_cost.pricing.resolve import resolve
 from mla_cost.pricing.rows import byte_formula
 from mla_cost.pricing.stage import Segment
 from mla_cost.pricing.verdict import with_kernel
-from mla_cost.pricing.whole_model import Cost, evaluated, parallel_of, state_settings, told
+from mla_cost.pricing.whole_model import StageCost, evaluated, parallel_of, reported, state_settings
 from mla_cost.results import CollectiveCost, Result, Term, TermItem
 from mla_cost.weights.states import PARTIAL, Held, StateItem, StateSettings, rank_parameters, rank_weights
 
@@ -181,7 +181,7 @@ class _Stage:
 
     def __init__(self, model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result) -> None:
         chosen, _, costs = evaluated(model, device, row.form, settings)
-        self.cost: Cost = told(costs, settings)
+        self.cost: StageCost = reported(costs, settings)
         self.stage: int | None = self.cost.stage
         self.family = device.family if device else "none"
         self.parallel: Parallel = parallel_of(chosen)
@@ -280,7 +280,7 @@ class _Stage:
         yield TermItem("inside the optimizer step", "gradients in fp32", "a copy of the shard", made)
 
     def standing(self) -> Items:
-        return (TermItem("standing", part.name, part.basis, part.bytes) for part in self.cost.standing)
+        return (TermItem("standing", part.name, part.basis, part.bytes) for part in self.cost.persistent)
 
     def saved(self) -> Items:
         """Of one micro-batch, in all chunks."""

@@ -89,19 +89,20 @@ class Priced:
     def saved(self) -> Counter[tuple[str, str, int]]:
         """What one micro-batch keeps for backward: layer, name and bytes of every storage."""
         if self.settings.scope == "model":
-            from mla_cost.pricing import whole_model
+            from mla_cost.pricing import stage_work
 
             stage = self.row.settings["stage"]
-            return whole_model.saved(self.model, self.device, self.row.form, self.settings, stage)
+            return stage_work.saved(self.model, self.device, self.row.form, self.settings, stage)
         kept = Counter(("", tensor.name, tensor.bytes) for tensor in self.row.memory.tensors if tensor.saved)
         return Counter({storage: self.settings.layers * count for storage, count in kept.items()})
 
     @cached_property
     def _work(self) -> tuple[int, int]:
         if self.settings.scope == "model":
-            from mla_cost.pricing import whole_model
+            from mla_cost.pricing import stage_work
 
-            return whole_model.busiest(self.model, self.device, self.row.form, self.settings)
+            most = stage_work.most_of_stages(self.model, self.device, self.row.form, self.settings)
+            return most.wire_bytes, most.executed
         flops = self.row.flops
         sent = sum(collective.wire_bytes for collective in self.row.communication.collectives)
         return sent, (flops.forward.executed or 0) + (flops.backward.executed or 0)
@@ -139,9 +140,9 @@ def with_levers(
 def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
     """The rows of a plan in its scope."""
     if settings.scope == "model":
-        from mla_cost.pricing import whole_model
+        from mla_cost.pricing import model_rows
 
-        return whole_model.rows(model, device, settings)
+        return model_rows.rows(model, device, settings)
     return pricing.rows(model, device, settings)
 
 

@@ -87,19 +87,36 @@ def test_a_quick_answer_shows_no_bar_and_a_pipe_none_at_all(capfd):
 
 
 def test_a_search_that_is_interrupted_in_python_leaves_no_process(monkeypatch):
-    import multiprocessing
-
     import mla_cost
+    from mla_cost.batch import cores
     from mla_cost.studies.search import pool
 
+    started: list[int] = []
+
     def stop(*_: object, **__: object) -> None:
+        started.extend(cores.running)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pool, "available", lambda: 2)
     monkeypatch.setattr(pool, "MANY", 0)
-    monkeypatch.setattr(pool, "wait", stop)
+    monkeypatch.setattr(cores, "wait", stop)
     with pytest.raises(KeyboardInterrupt):
         mla_cost.search("kimi-k2", "910b-64gb", devices=256, global_batch=1024, seq_len=8192)
-    for worker in multiprocessing.active_children():
-        worker.join(1)
-    assert multiprocessing.active_children() == []
+    assert len(started) == 2
+    assert not cores.running
+    for worker in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
+
+
+def test_a_process_that_fails_leaves_its_work_to_this_one():
+    from mla_cost.batch import cores
+
+    def broken(number: int) -> int:
+        if number == 3:
+            raise ArithmeticError
+        return number
+
+    assert cores.answers(broken, 8, 2, lambda: None) is None
+    assert cores.answers(lambda number: number**2, 8, 2, lambda: None) == [number**2 for number in range(8)]
+    assert not cores.running

@@ -19,7 +19,7 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.program import StagingShape
 from mla_cost.pricing.resolve import Illegal
 from mla_cost.pricing.stage import Place, Segment, Segments, as_allocated
-from mla_cost.pricing.whole_model import Cost, stage_costs
+from mla_cost.pricing.whole_model import StageCost, stage_costs
 
 LOCAL = 4096 // 2  # positions of one tp rank outside tp regions
 PLAIN: dict[str, Any] = {
@@ -386,7 +386,7 @@ def test_the_modules_ahead():
     assert head.kept == LOCAL * (14336 + 14336 + 4) + logits
 
 
-def last_rank(model: ModelConfig, **changed: Any) -> Cost:
+def last_rank(model: ModelConfig, **changed: Any) -> StageCost:
     return stage_costs(model, "explicit", settings(**changed), "cuda")[-1]
 
 
@@ -400,7 +400,7 @@ def test_the_golden_run_within_five_percent():
 
 def test_what_stands_for_the_whole_run():
     """Weight-gradient stand-ins once per shape, the head's gather buffer, cuBLAS workspaces of 1 + 4 streams."""
-    found = {part.name: (part.bytes, part.basis) for part in last_rank(proxy(), **GOLDEN).standing}
+    found = {part.name: (part.bytes, part.basis) for part in last_rank(proxy(), **GOLDEN).persistent}
     assert found == {
         "stand-ins for weight gradients": (2_290_483_200, "counted"),
         "gather buffer of the output head": (4096 * 7168 * 2, "counted"),
@@ -411,7 +411,7 @@ def test_what_stands_for_the_whole_run():
 
 def test_equal_shapes_share_one_stand_in():
     """Moonlight's shared experts on one of two ranks are as wide as a routed expert: 436,994,048 bytes in all."""
-    found = last_rank(catalog.model("moonlight-16b-a3b"), **MOONLIGHT).standing
+    found = last_rank(catalog.model("moonlight-16b-a3b"), **MOONLIGHT).persistent
     assert found[0].bytes == 436_994_048
 
 
@@ -709,7 +709,7 @@ def test_a_dense_model_has_no_dispatcher():
 
 def test_the_reference_has_nothing_that_stands():
     found = stage_costs(catalog.model("moonlight"), "explicit", settings(profile="reference", ep=8, dp=4), "cuda")
-    assert [cost.standing for cost in found] == [()]
+    assert [cost.persistent for cost in found] == [()]
 
 
 def test_degrees_are_refused_before_programs():

@@ -25,7 +25,7 @@ from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs import catalog
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.recompute import POLICIES
-from mla_cost.pricing import whole_model
+from mla_cost.pricing import stage_work
 from mla_cost.studies.search import Candidate, Found, pool
 from mla_cost.studies.search.options import CHOICES, DEGREES, Question
 from mla_cost.studies.search.order import Table, each
@@ -101,9 +101,9 @@ def planned(model: str, device: str = DEVICE, **asked: Any) -> Figures | None:
     if verdict.required_bytes is None or verdict.usable_bytes is None:
         return None
     settings = PlanSettings(scope="model", **{**asked, "form": (row.form,)})
-    most = whole_model.busiest(catalog.model(model), catalog.device(device), row.form, settings)
+    most = stage_work.most_of_stages(catalog.model(model), catalog.device(device), row.form, settings)
     listed = sum(collective.wire_bytes for collective in row.communication.collectives)
-    return Figures(verdict.status, verdict.required_bytes, *most, verdict.usable_bytes, listed)
+    return Figures(verdict.status, verdict.required_bytes, most.wire_bytes, most.executed, verdict.usable_bytes, listed)
 
 
 def own(found: Candidate) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """Megatron-Core with Transformer Engine in bf16 and a fused attention kernel (docs/megatron.md).
 
 Read in NVIDIA/Megatron-LM@d98e8a64ddf3 and NVIDIA/TransformerEngine@d0067d0da6cb; each op cites its lines in
-mla_cost/language/rules/transformer_engine.py. Activations between modules are sequence shards [u b h]
+mla_cost/language/rules/transformer_engine/. Activations between modules are sequence shards [u b h]
 (`megatron_sp`): a linear
 gathers what it needs and scatters what it makes, so no region stands around a block.
 """

@@ -145,14 +145,14 @@ class _Beside(NamedTuple):
     """What a stage holds, and the most that stands and is alive beside its states. Bytes."""
 
     held: RankParameters
-    standing: int
+    persistent: int
     active: int
 
 
 def _active(needs: ModelNeeds, settings: PlanSettings) -> list[_Beside]:
     """Every stage; dp changes nothing of it."""
     found = (
-        _Beside(held, sum(part.bytes for part in cost.standing), cost.active.bytes)
+        _Beside(held, sum(part.bytes for part in cost.persistent), cost.active.bytes)
         for cost, held in zip(needs.costs(settings), needs.held(settings), strict=True)
     )
     return list(dict.fromkeys(found))
@@ -161,5 +161,5 @@ def _active(needs: ModelNeeds, settings: PlanSettings) -> list[_Beside]:
 def _fits(needs: ModelNeeds, settings: PlanSettings, stages: Sequence[_Beside]) -> bool:
     """Whether every stage has room."""
     states = [(needs.states(settings, stage.held), stage) for stage in stages]
-    need = max(kept.total + stage.standing + max(stage.active, kept.step_bytes) for kept, stage in states)
+    need = max(kept.total + stage.persistent + max(stage.active, kept.step_bytes) for kept, stage in states)
     return need <= needs.room(settings)

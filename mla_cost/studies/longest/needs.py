@@ -14,9 +14,10 @@ from mla_cost.mesh.parallel import Chunk, Parallel, stages
 from mla_cost.pricing import verdict as fit
 from mla_cost.pricing import whole_model
 from mla_cost.pricing.block import figures
+from mla_cost.pricing.persistent import persistent_buffers
 from mla_cost.pricing.resolve import Illegal, Point, resolve
 from mla_cost.pricing.stage import ChunkCost, Segments, activations, as_allocated, layer_name
-from mla_cost.pricing.whole_model import Cost, parallel_of, state_settings
+from mla_cost.pricing.whole_model import StageCost, parallel_of, state_settings
 from mla_cost.results import Verdict
 from mla_cost.weights.parameters import LayerKind, layer_kinds
 from mla_cost.weights.states import RankParameters, States, rank_parameters, states
@@ -128,7 +129,7 @@ class ModelNeeds:
         whole_model.require_legal(self.question.model, settings)
         return [elements for _, elements in self._stages(settings, parallel_of(settings))]
 
-    def costs(self, settings: PlanSettings) -> list[Cost]:
+    def costs(self, settings: PlanSettings) -> list[StageCost]:
         """Every stage of the pipeline. Raises as `peak`."""
         whole_model.require_form(self.question.model, self.question.form, settings)
         whole_model.require_legal(self.question.model, settings)
@@ -140,12 +141,12 @@ class ModelNeeds:
 
     def _cost(
         self, settings: PlanSettings, parallel: Parallel, at: int, chunks: tuple[Chunk, ...], held: RankParameters
-    ) -> Cost:
+    ) -> StageCost:
         costs = tuple(self._chunk(settings, chunk) for chunk in chunks)
         schedule = parallel._replace(tp=1, sp=1, ep=1, etp=1, dp=1)  # so that layouts share what is worked out for one
         active = activations(schedule, at, costs)
-        standing = whole_model.standing(costs, PROFILES[settings.profile], self.question.device.arch)
-        return Cost(at, chunks, costs, self.states(settings, held), active, standing)
+        buffers = persistent_buffers(costs, PROFILES[settings.profile], self.question.device.arch)
+        return StageCost(at, chunks, costs, self.states(settings, held), active, buffers)
 
     def states(self, settings: PlanSettings, held: RankParameters) -> States:
         """What a rank keeps between steps, looked up by all that decides it."""

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any, Final
 
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.pricing import model_rows, what_ifs
 from mla_cost.pricing import verdict as fit
-from mla_cost.pricing import what_ifs, whole_model
 from mla_cost.pricing.resolve import Illegal, scheme_of
 from mla_cost.results import Verdict
 from mla_cost.studies.search.options import CHOICES, Question
@@ -48,7 +48,7 @@ def _problems(space: Space) -> tuple[str, ...]:
 def _with_levers(question: Question, settings: PlanSettings) -> Verdict:
     """The verdict of a plan with what each change of it would do, as far as the search itself may go."""
     model, device = question.model, question.device
-    (row,) = whole_model.rows(model, device, settings)
+    (row,) = model_rows.rows(model, device, settings)
     told = what_ifs.with_levers(model, device, settings, row, allowed=partial(within, question)).verdict
     assert told is not None
     return told

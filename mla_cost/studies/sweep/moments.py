@@ -11,6 +11,7 @@ from mla_cost.language import evaluate
 from mla_cost.language.machine import PROGRAMS, Event, Timeline
 from mla_cost.language.polynomial import ZERO, Monomial, Polynomial, total
 from mla_cost.pricing.compile import Key, timeline
+from mla_cost.pricing.step_traffic import PHASES
 
 MORE = "more_layers"  # layers beyond two, in a stack of two or more
 FIGURES = (
@@ -21,8 +22,6 @@ FIGURES = (
     "backward_wire_bytes",
     "parameter_bytes",
 )
-# what is sent again to recompute counts as backward's, as in a plan
-PHASES = {"forward": ("forward",), "backward": ("backward", "recompute")}
 Kinds = frozenset[str]
 
 
