@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import ALIASES, FORMS
+from mla_cost.declared.layers import LAYERS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
 from mla_cost.inputs import catalog, given
@@ -16,7 +17,7 @@ from mla_cost.inputs.settings import PlanSettings, is_stated
 from mla_cost.inputs.table import SUBJECTS, TABLE
 from mla_cost.pricing import automatic, rows
 from mla_cost.pricing import verdict as fit
-from mla_cost.pricing.compile import Key
+from mla_cost.pricing.compile import EXPERTS, Key
 from mla_cost.pricing.resolve import Illegal, named, policy, usual_sp
 from mla_cost.pricing.scopes import require_scope
 from mla_cost.results import Plan, Result, Term
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from mla_cost.explaining.explain import Explanation
     from mla_cost.explaining.pictures import Picture
+    from mla_cost.results import ProgramListing
 
 
 class Answer(Plan):
@@ -321,6 +323,11 @@ def explain_variant(
     """The formula of a structural variant, without numbers."""
     from mla_cost.explaining.explain import explain
 
+    return explain(form, quantity, **_variant(form, settings, one, without))
+
+
+def _variant(form: str, settings: Mapping[str, Any], one: Sequence[str], without: Sequence[str]) -> dict[str, Any]:
+    """What a structural variant is made of, checked."""
     checked = validated(PlanSettings, {**settings, "form": (named("form", form, FORMS) and form,)})
     for name in settings:
         if name not in {*Key._fields, "scheme", "kernel"}:
@@ -334,7 +341,44 @@ def explain_variant(
         given.names(field, value, "a list of names") for field, value in (("one", one), ("without", without))
     )
     kernel = automatic.EAGER if checked.kernel == automatic.AUTO else checked.kernel
-    return explain(form, quantity, kernel=kernel, scheme=checked.scheme, one=ones, without=absent, **of_key)
+    return {"kernel": kernel, "scheme": checked.scheme, "one": ones, "without": absent, **of_key}
+
+
+def program_of_variant(
+    form: str, settings: Mapping[str, Any], one: Sequence[str] = (), without: Sequence[str] = ()
+) -> ProgramListing:
+    """The program of a form as it runs, at a structural variant without numbers."""
+    from mla_cost.explaining.explain import variant_key
+    from mla_cost.explaining.programs import program
+
+    return program(form, variant_key(form, **_variant(form, settings, one, without)))
+
+
+def program_of_plan(form: str, layer: str, flags: Mapping[str, Any], assigned: Mapping[str, Any]) -> ProgramListing:
+    """The program of a layer as it runs in a plan; layer `attention` is the block alone."""
+    from mla_cost.explaining.programs import program
+    from mla_cost.inputs.plan_files import settings as read_settings
+    from mla_cost.pricing.resolve import resolve
+
+    settings = read_settings(None, {**flags, "form": [form]}, assigned, {})
+    named("form", form, FORMS)
+    texts = named("profile", settings.profile, PROFILES).texts
+    if texts and layer not in texts:
+        raise InputError(
+            f"profile {settings.profile} has no program of its own for this",
+            field="--layer",
+            value=layer,
+            allowed=", ".join(texts),
+        )
+    named("layer", layer, LAYERS)
+    chosen = _formula_kernel(with_usual_sp(settings) if layer == "attention" else settings)
+    try:
+        point = resolve(model_with_dims(chosen), form, chosen, layer)
+    except Illegal as error:
+        raise InputError(str(error)) from None
+    if EXPERTS in LAYERS[layer].pieces and not point.values.get("e"):
+        raise InputError(f"{chosen.model} has no experts", field="--layer", value=layer)
+    return program(form, point.key)
 
 
 _OF_FORMULAS: Final = frozenset(row.name for row in TABLE.values() if row.formula != "none")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Final
 
 from mla_cost.cli.flags import Given, command
 from mla_cost.inputs.table import TABLE
+
+_NOT_BOTH: Final = "--one and --without choose a variant where no plan does; leave out the plan's numbers"
 
 
 @command
@@ -15,7 +17,11 @@ def explain(given: Given) -> None:
 
     Without numbers it holds for sp > 1 and more than one head per rank; --one and --without ask for another variant.
     With --model, --sp or --seq-len it is the variant of that plan, and each term's value stands beside it.
+    --program prints the program in place of a formula; --layer that of a layer, --set profile=megatron of a profile.
     """
+    if given["program"] or given["layer"]:
+        _show_program(given)
+        return
     answer = _answer(given)
     if given["latex"]:
         sys.stdout.write(f"{answer.latex()}\n")
@@ -32,11 +38,43 @@ def _answer(given: Given) -> Any:
     from mla_cost import api
     from mla_cost.errors import InputError
 
-    flags = {name: value for name, value in given.flags().items() if value is not None}
-    assigned, form, quantity = given.assigned(), given["form"], given["quantity"]
-    one, without = given["one"] or (), given["without"] or ()
-    if not assigned and not any(TABLE[name].formula == "plan" for name in flags):
-        return api.explain_variant(form, quantity, flags, one, without)
+    form, quantity, one, without = (given[name] for name in ("form", "quantity", "one", "without"))
+    flags, assigned = _settings(given)
+    if not _planned(flags, assigned):
+        return api.explain_variant(form, quantity, flags, one or (), without or ())
     if one or without:
-        raise InputError("--one and --without choose a variant where no plan does; leave out the plan's numbers")
+        raise InputError(_NOT_BOTH)
     return api.explain_plan(form, quantity, flags, assigned)
+
+
+def _settings(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The flags that were given, and what --set says."""
+    return {name: value for name, value in given.flags().items() if value is not None}, given.assigned()
+
+
+def _planned(flags: dict[str, Any], assigned: dict[str, Any]) -> bool:
+    """Whether there are numbers of a plan, and not a variant's styles alone."""
+    return bool(assigned) or any(TABLE[name].formula == "plan" for name in flags)
+
+
+def _show_program(given: Given) -> None:
+    """Print a program: of a plan where it has numbers or a layer, else of a variant."""
+    from mla_cost import api
+    from mla_cost.errors import InputError
+
+    form, layer, one, without = (given[name] for name in ("form", "layer", "one", "without"))
+    flags, assigned = _settings(given)
+    if layer and not given["program"]:
+        raise InputError("--layer says which program; ask for it with --program")
+    if not layer and not _planned(flags, assigned):
+        listing = api.program_of_variant(form, flags, one or (), without or ())
+    elif one or without:
+        raise InputError(_NOT_BOTH)
+    else:
+        listing = api.program_of_plan(form, layer or "attention", flags, assigned)
+    if given["output"] == "json":
+        sys.stdout.write(f"{listing.to_json()}\n")
+        return
+    from mla_cost.views import program
+
+    program.show(listing)

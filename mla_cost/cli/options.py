@@ -154,6 +154,14 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         ),
         _SET,
         _formats("table", "json", default="table", help="How to print the terms"),
+        Option(
+            "program", OUTPUT, "The program as it runs: scheme, kernel, remat and profile in their places.",
+            "switch",
+        ),
+        Option(
+            "layer", OUTPUT, "With --program: a layer of a model in place of the block.", "text",
+            metavar="dense|moe|head|...", example="moe",
+        ),
         Option("latex", OUTPUT, "Print the formula as LaTeX.", "switch"),
     ),
 }  # fmt: skip

@@ -113,6 +113,11 @@ class Recorder(Allocator):
         allocation = Allocation(number=-1, label=label, dims=(), dtype="fp32", size=ZERO, kind="parameter")
         return Tensor(Storage(self, allocation), (), "fp32", label)
 
+    def absent(self, label: str, dims: Sequence[str]) -> Tensor:
+        """A tensor of which a dim is absent, so that it has no elements."""
+        allocation = Allocation(number=-1, label=label, dims=tuple(dims), dtype=self.dtype, size=ZERO, kind="parameter")
+        return Tensor(Storage(self, allocation), contiguous(self.facts, dims), self.dtype, label)
+
     def input(self, name: str, dims: Sequence[str]) -> Tensor:
         """The block's input, whose gradient is wanted."""
         return self._leaf(name, self.new(name, dims), parameter=False)

@@ -4,6 +4,7 @@ One line is one op, in the order a practitioner writes them:
 
     q_latent = linear x, W_q_down[d_q h]        an op on variables and parameters; dims follow from the operands
     k_nope[k], value[v] = split kv              several results, each with its last dim
+    kv[S b n k+v] = linear latent, w            dims that the rules have to find as well; a rank's part of one counts
     scores = einsum "sbnd,tbnd->bnst" q, key    letters stand for axes by position
     exchange query q                            a point where a scheme may move q to other ranks
     o = attend q, key, value                    a point that a kernel fills
@@ -21,19 +22,32 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from mla_cost.errors import InputError, nearest
 from mla_cost.language.fused_workspace import NO_WORKSPACE, Workspace
 from mla_cost.language.numbers import remainder, where
 
 
 class ProgramError(ValueError):
-    """A declaration that does not parse; quotes the line."""
+    """Declarations that make no program together, such as a kernel that takes no shared key."""
+
+
+class DeclarationError(InputError):
+    """A fault in a declaration: whose it is, in which piece, the line, and what was probably meant."""
+
+    def __init__(self, message: str, *, field: str | None = None, nearest: Iterable[str] = ()) -> None:
+        super().__init__(message, field=field, nearest=nearest)
+
+    def at(self, where: str) -> "DeclarationError":
+        """The same fault with the place it stands at; the innermost place stays."""
+        return self if self.field else DeclarationError(self.message, field=where, nearest=self.nearest)
 
 
 class Result(NamedTuple):
-    """A name that an op binds, and its last dim where the op needs it."""
+    """A name that an op binds, its last dim, and all dims where the text shows them."""
 
     name: str
     dim: str | None
+    dims: tuple[str, ...] = ()
 
 
 class Parameter(NamedTuple):
@@ -51,6 +65,17 @@ class Op(NamedTuple):
     name: str
     words: tuple[str, ...]
     arguments: tuple[str | Parameter, ...]
+    line: str = ""
+
+    @property
+    def text(self) -> str:
+        """The op as texts write it, without the dims of its results."""
+        quoted = "".join(f' "{word}"' for word in self.words)
+        given = ", ".join(
+            argument if isinstance(argument, str) else f"{argument.name}[{' '.join(argument.dims)}]"
+            for argument in self.arguments
+        )
+        return f"{', '.join(result.name for result in self.results)} = {self.name}{quoted} {given}".rstrip()
 
 
 class Exchange(NamedTuple):
@@ -58,18 +83,21 @@ class Exchange(NamedTuple):
 
     tag: str
     names: tuple[str, ...]
+    line: str = ""
 
 
 class Drop(NamedTuple):
     """Names that end here."""
 
     names: tuple[str, ...]
+    line: str = ""
 
 
 class Return(NamedTuple):
     """What a piece gives back; all its other names end."""
 
     names: tuple[str, ...]
+    line: str = ""
 
 
 class If(NamedTuple):
@@ -80,6 +108,7 @@ class If(NamedTuple):
     negated: bool
     then: "Block"
     otherwise: "Block"
+    line: str = ""
 
 
 Statement = Op | Exchange | Drop | Return | If
@@ -87,11 +116,17 @@ Block = tuple[Statement, ...]
 
 
 class Piece(NamedTuple):
-    """A named function of the program text."""
+    """A named function of the program text. owner: whose text it is, as messages say it."""
 
     name: str
     parameters: tuple[str, ...]
     body: Block
+    owner: str = ""
+
+    def where(self, line: str) -> str:
+        """A line of it, as messages say it."""
+        owner = f"{self.owner}, " if self.owner else ""
+        return f"{owner}piece {self.name}, line `{line}`"
 
 
 class Requirement(NamedTuple):
@@ -143,12 +178,12 @@ class Form(NamedTuple):
     @property
     def pieces(self) -> Mapping[str, Piece]:
         """The pieces by name."""
-        return parse(self.text)
+        return parse(self.text, f"form {self.name}")
 
     @property
     def points(self) -> frozenset[str]:
         """The tags that a scheme can move."""
-        return _points_of(self.text)
+        return frozenset(_points(piece.body for piece in self.pieces.values()))
 
 
 Role = Literal["block", "layer", "embedding", "head", "ahead", "ends"]
@@ -174,6 +209,11 @@ class Layer(NamedTuple):
     experts: bool = False
     shares: tuple[str, ...] = ()
     titles: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def pieces(self) -> Mapping[str, Piece]:
+        """The pieces by name."""
+        return parse(self.text, f"layer {self.name}")
 
 
 class Pair(NamedTuple):
@@ -263,21 +303,21 @@ class Profile(NamedTuple):
         """The pieces that it replaces in a layer."""
         if self.texts and layer not in self.texts:
             raise ProgramError(f"profile {self.name} prices whole layers; use scope model")
-        return parse(self.texts.get(layer, ""))
+        return parse(self.texts.get(layer, ""), f"profile {self.name}")
 
 
 Move = Literal[
-    "heads_out",
-    "heads_in",
+    "sequence_to_heads",
+    "heads_to_sequence",
     "gather",
     "own_heads",
-    "tp_gather",
-    "tp_scatter",
+    'gather "tp"',
+    'scatter "tp"',
     "to_experts",
     "from_experts",
     "reorder",
-    "etp_gather",
-    "etp_scatter",
+    'gather "etp"',
+    'scatter "etp"',
 ]
 
 
@@ -298,12 +338,13 @@ class Scheme(NamedTuple):
     @property
     def piece(self) -> Piece:
         """What stands in the place of the kernel's piece under a scheme that attends itself."""
-        return parse(f"attend(q, key, value):\n    o = {self.attends} q, key, value\n    return o")["attend"]
+        text = f"attend(q, key, value):\n    o = {self.attends} q, key, value\n    return o"
+        return parse(text, f"scheme {self.name}")["attend"]
 
     @property
     def divides_heads(self) -> bool:
         """Whether each rank computes its own heads only."""
-        return not {"heads_out", "own_heads"}.isdisjoint(self.moves.values())
+        return not {"sequence_to_heads", "own_heads"}.isdisjoint(self.moves.values())
 
 
 class Limit(NamedTuple):
@@ -375,22 +416,30 @@ class Kernel(NamedTuple):
         if text is None:
             raise ProgramError(f"kernel {self.name} has no program for a shared key: {self.shared_refusal}")
         layouts = self.shared_layouts if shared else self.layouts
-        return _kernel_piece(text, tuple(sorted(layouts.get(layout, {}).items())))
+        return _kernel_piece(text, tuple(sorted(layouts.get(layout, {}).items())), f"kernel {self.name}")
 
 
 @cache
-def _kernel_piece(text: str, letters: tuple[tuple[str, str], ...]) -> Piece:
+def _kernel_piece(text: str, letters: tuple[tuple[str, str], ...], owner: str) -> Piece:
     for name, value in letters:
         text = text.replace("{" + name + "}", value)
-    return parse(text)["attend"]
+    pieces = parse(text, owner)
+    if "attend" not in pieces:
+        raise DeclarationError("no piece `attend(q, key, value)`", field=owner, nearest=nearest("attend", pieces))
+    return pieces["attend"]
 
 
 # ---- parsing
 
 
 @cache
-def parse(text: str) -> dict[str, Piece]:
-    """Pieces of a program text, by name."""
+def parse(text: str, owner: str = "") -> dict[str, Piece]:
+    """Pieces of a program text, by name. owner: whose text it is.
+
+    Raises:
+        DeclarationError: a line that cannot be read, quoted.
+
+    """
     lines = [line.split("#")[0].rstrip() for line in text.splitlines()]
     rows = [(len(line) - len(line.lstrip()), line.strip()) for line in lines if line.strip()]
     pieces: dict[str, Piece] = {}
@@ -398,45 +447,50 @@ def parse(text: str) -> dict[str, Piece]:
     while at < len(rows):
         heading = re.fullmatch(r"(\w+)\(([\w, ]*)\):", rows[at][1])
         if heading is None:
-            raise ProgramError(f"expected `name(arguments):`, read {rows[at][1]!r}")
-        body, at = _block(rows, at + 1, rows[at][0])
-        name = heading.group(1)
-        pieces[name] = Piece(name, _names(heading.group(2)), body)
+            raise DeclarationError(f"expected `name(arguments):`, read {rows[at][1]!r}", field=owner or None)
+        piece = Piece(heading.group(1), _names(heading.group(2)), (), owner)
+        if piece.name in pieces:
+            raise DeclarationError(f"piece {piece.name} stands there twice", field=owner or None)
+        body, at = _block(rows, at + 1, rows[at][0], piece)
+        pieces[piece.name] = piece._replace(body=body)
     return pieces
 
 
-def _block(rows: Sequence[tuple[int, str]], at: int, outer: int) -> tuple[Block, int]:
+def _block(rows: Sequence[tuple[int, str]], at: int, outer: int, piece: Piece) -> tuple[Block, int]:
     statements: list[Statement] = []
     while at < len(rows) and rows[at][0] > outer:
         indent, line = rows[at]
-        if line.startswith("if "):
-            then, at = _block(rows, at + 1, indent)
-            otherwise: Block = ()
-            if at < len(rows) and rows[at] == (indent, "else"):
-                otherwise, at = _block(rows, at + 1, indent)
-            statements.append(_condition(line, then, otherwise))
-        else:
-            statements.append(_statement(line))
-            at += 1
+        try:
+            if line.startswith("if "):
+                then, at = _block(rows, at + 1, indent, piece)
+                otherwise: Block = ()
+                if at < len(rows) and rows[at] == (indent, "else"):
+                    otherwise, at = _block(rows, at + 1, indent, piece)
+                statements.append(_condition(line, then, otherwise))
+            else:
+                statements.append(_statement(line))
+                at += 1
+        except DeclarationError as error:
+            raise error.at(piece.where(line)) from None
     return tuple(statements), at
 
 
 def _condition(line: str, then: Block, otherwise: Block) -> If:
     match = re.fullmatch(r"if (not )?(\w+)(?: == (\S+))?", line)
     if match is None:
-        raise ProgramError(f"expected `if fact`, `if not fact` or `if setting == value`, read {line!r}")
-    return If(match.group(2), match.group(3), bool(match.group(1)), then, otherwise)
+        raise DeclarationError(f"expected `if fact`, `if not fact` or `if setting == value`, read {line!r}")
+    return If(match.group(2), match.group(3), bool(match.group(1)), then, otherwise, line)
 
 
 def _statement(line: str) -> Statement:
     word, _, rest = line.partition(" ")
     if word == "drop":
-        return Drop(_names(rest))
+        return Drop(_names(rest), line)
     if word == "return":
-        return Return(_names(rest))
+        return Return(_names(rest), line)
     if word == "exchange":
         tag, _, moved = rest.partition(" ")
-        return Exchange(tag, _names(moved))
+        return Exchange(tag, _names(moved), line)
     return _op(line)
 
 
@@ -444,18 +498,25 @@ def _op(line: str) -> Op:
     left, equals, right = line.partition(" = ")
     match = re.fullmatch(r"(\w+)((?: \"[^\"]*\")*)(?: (.*))?", right)
     if not equals or match is None:
-        raise ProgramError(f'expected `results = op "words" arguments`, read {line!r}')
+        raise DeclarationError(f'expected `results = op "words" arguments`, read {line!r}')
     words = tuple(re.findall(r'"([^"]*)"', match.group(2)))
-    return Op(_results(left), match.group(1), words, _arguments(match.group(3) or ""))
+    return Op(_results(left), match.group(1), words, _arguments(match.group(3) or ""), line)
+
+
+def called(text: str) -> tuple[str, tuple[str, ...]]:
+    """An op with its words as tables of moves write it: `gather "tp"` is gather with the word tp."""
+    name, *_ = text.partition(" ")
+    return name, tuple(re.findall(r'"([^"]*)"', text))
 
 
 def _results(text: str) -> tuple[Result, ...]:
     found = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\w+)(?:\[(\S+)\])?", part.strip())
+        match = re.fullmatch(r"(\w+)(?:\[([^\[\]]+)\])?", part.strip())
         if match is None:
-            raise ProgramError(f"expected `name` or `name[dim]`, read {part.strip()!r}")
-        found.append(Result(match.group(1), match.group(2)))
+            raise DeclarationError(f"expected `name` or `name[dims]`, read {part.strip()!r}")
+        dims = tuple((match.group(2) or "").split())
+        found.append(Result(match.group(1), dims[-1] if dims else None, dims if len(dims) > 1 else ()))
     return tuple(found)
 
 
@@ -466,18 +527,13 @@ def _arguments(text: str) -> tuple[str | Parameter, ...]:
 def _argument(text: str) -> str | Parameter:
     match = re.fullmatch(r"(\w+)(?:\[([^\]]+)\](?::(\w+))?)?", text)
     if match is None:
-        raise ProgramError(f"expected a name, `W[dims]` or `W[dims]:dtype`, read {text!r}")
+        raise DeclarationError(f"expected a name, `W[dims]` or `W[dims]:dtype`, read {text!r}")
     name, dims, dtype = match.groups()
     return name if dims is None else Parameter(name, tuple(dims.split()), dtype)
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-@cache
-def _points_of(text: str) -> frozenset[str]:
-    return frozenset(_points(piece.body for piece in parse(text).values()))
 
 
 def _points(blocks: Iterable[Block]) -> list[str]:

@@ -45,6 +45,10 @@ class Tensor:
         """The dims, in order."""
         return names(self.axes)
 
+    def is_absent(self, facts: Facts) -> bool:
+        """Whether one of the dims has size zero."""
+        return not facts.zeros.isdisjoint(self.dims)
+
     def position(self, dim: str) -> int:
         """Where a dim stands."""
         return self.dims.index(dim)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from mla_cost.language.dims import rank_share
 from mla_cost.language.machine import Gradients, Machine, Tensor
+from mla_cost.language.ops import op
+from mla_cost.language.program import DeclarationError
 from mla_cost.language.strides import Axes, can_view, contiguous, is_contiguous
 
 
+@op("linear", absent="passed on")
 def linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """tensor [rows.. inner..] times weight [outer.. inner..], contracted over the dims they share at the end.
 
@@ -27,7 +30,7 @@ def _shared_end(tensor: Tensor, weight: Tensor) -> int:
             break
         shared += 1
     if not shared:
-        raise ValueError(
+        raise DeclarationError(
             f"linear {tensor.label} [{' '.join(tensor.dims)}], {weight.label} [{' '.join(weight.dims)}]: "
             "the last dims differ, so there is nothing to contract"
         )

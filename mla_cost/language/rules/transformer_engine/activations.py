@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from mla_cost.language.machine import Gradients, Machine, Tensor
+from mla_cost.language.ops import op
 
 
+@op("swiglu")
 def swiglu(machine: Machine, label: str, gate_up: Tensor, dim: str) -> Tensor:
     """Silu of the gate times the other half, in one kernel: keeps its input only.
 
@@ -21,6 +23,7 @@ def swiglu(machine: Machine, label: str, gate_up: Tensor, dim: str) -> Tensor:
     return result
 
 
+@op("swiglu", "weighted")
 def weighted_swiglu(machine: Machine, label: str, gate_up: Tensor, weights: Tensor, dim: str) -> Tensor:
     """The same times each row's routing weight (fp32), which is kept too. M: fusions/fused_bias_swiglu.py:270.
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from mla_cost.language.machine import Gradients, Machine, Tensor
+from mla_cost.language.ops import op
 from mla_cost.language.rules.exchange import EXPERTS, recorded, to_each
 
 Dims = tuple[str, ...]
 
 
+@op("to_experts")
 def rows_to_experts(machine: Machine, label: str, rows: Tensor) -> Tensor:
     """Rows [u b K ..] to the rows of this rank's experts [R ..], by all-to-all; nothing is kept."""
     tail = rows.dims[rows.dims.index("K") + 1 :]
     return _sent(machine, label, rows, ("R", *tail), tail)
 
 
+@op("from_experts")
 def rows_from_experts(machine: Machine, label: str, rows: Tensor) -> Tensor:
     """Rows of this rank's experts [R ..] back to their tokens [u b K ..], by all-to-all; nothing is kept."""
     tail = rows.dims[1:]
@@ -38,6 +41,7 @@ def _sent(machine: Machine, label: str, rows: Tensor, dims: Dims, tail: Dims) ->
     return result
 
 
+@op("dispatch", "deepep")
 def deepep_dispatch(machine: Machine, label: str, tokens: Tensor, weights: Tensor) -> list[Tensor]:
     """A token once to every rank that holds an expert of its choice: tokens [D h] and their fp32 weights [D c].
 
@@ -59,6 +63,7 @@ def deepep_dispatch(machine: Machine, label: str, tokens: Tensor, weights: Tenso
     return [arrived, arrived_weights]
 
 
+@op("combine", "deepep")
 def deepep_combine(machine: Machine, label: str, tokens: Tensor) -> Tensor:
     """Tokens [D h] back to where they came from, summed: [u b h]. M: transformer/moe/fused_a2a.py, FusedCombine."""
     result = machine.new(label, (machine.facts.rows, "b", tokens.dims[-1]), tokens.dtype)
@@ -75,6 +80,7 @@ def deepep_combine(machine: Machine, label: str, tokens: Tensor) -> Tensor:
     return result
 
 
+@op("dispatch", "hybridep")
 def hybridep_dispatch(machine: Machine, label: str, tokens: Tensor, weights: Tensor) -> list[Tensor]:
     """A token once to every rank that holds an expert of its choice, written there as rows [R h] with weights [R].
 
@@ -106,6 +112,7 @@ def hybridep_dispatch(machine: Machine, label: str, tokens: Tensor, weights: Ten
     return [rows, row_weights, *handle]
 
 
+@op("combine", "hybridep")
 def hybridep_combine(machine: Machine, label: str, rows: Tensor, handle: list[Tensor]) -> Tensor:
     """Rows [R h] back to where their tokens came from, summed: [u b h]. Keeps the handle.
 

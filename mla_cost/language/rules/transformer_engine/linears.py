@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from mla_cost.language.dims import rank_share
 from mla_cost.language.machine import Gradients, Machine, Standing, Tensor
+from mla_cost.language.ops import op
 from mla_cost.language.rules.exchange import TENSOR, recorded
 from mla_cost.language.rules.split import contiguous
 from mla_cost.language.rules.transformer_engine.sharding import gather_rows, scatter_rows, whole_dims
@@ -16,6 +17,7 @@ STAND_IN = "stand-ins for weight gradients"
 GATHER_BUFFER = "gather buffer of the output head"
 
 
+@op("linear", "column")
 def column_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """A weight divided by rows, over a sequence shard [u b in]: to [s b out].
 
@@ -29,6 +31,7 @@ def column_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) 
     return result
 
 
+@op("norm_linear")
 def norm_linear(machine: Machine, label: str, tensor: Tensor, scale: Tensor, weight: Tensor) -> Tensor:
     """RMSNorm and a linear divided by rows in one module: [u b in] to [s b out].
 
@@ -54,6 +57,7 @@ def norm_linear(machine: Machine, label: str, tensor: Tensor, scale: Tensor, wei
     return result
 
 
+@op("linear", "duplicated")
 def whole_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """A linear whose input stands as it is: a weight that is whole on every rank, over this rank's positions.
 
@@ -65,6 +69,7 @@ def whole_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -
     return result
 
 
+@op("linear", "row")
 def row_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """A weight divided by columns: [s b in] to a shard [u b out], reduced and scattered from the whole.
 
@@ -84,6 +89,7 @@ def row_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> 
     return result
 
 
+@op("linear", "head")
 def head_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """Megatron's own output layer, divided by rows: as `column_linear`, gathering into a buffer that stands.
 
@@ -95,6 +101,7 @@ def head_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) ->
     return result
 
 
+@op("joined_linear")
 def joined_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """The projection of a multi-token-prediction module, divided by rows: its output is gathered over tp and cut.
 
@@ -122,6 +129,7 @@ def joined_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) 
     return result
 
 
+@op("grouped_linear", "fused")
 def grouped_rows(machine: Machine, label: str, rows: Tensor, weight: Tensor) -> Tensor:
     """Rows [.. in] times each its expert's part of weight [c out in]. Keeps the rows, once.
 

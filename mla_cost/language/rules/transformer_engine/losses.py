@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from mla_cost.language.machine import Gradients, Machine, Tensor
+from mla_cost.language.ops import op
 from mla_cost.language.rules.exchange import TENSOR, recorded
 
 
+@op("cross_entropy", "te-in-place")
 def cross_entropy_in_place(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """Transformer Engine's loss before NVIDIA/TransformerEngine@01bbe3eea: the gradient overwrites the bf16 logits.
 
@@ -23,6 +25,7 @@ def cross_entropy_in_place(machine: Machine, label: str, logits: Tensor) -> Tens
     return result
 
 
+@op("cross_entropy", "te-fp32")
 def cross_entropy_fp32(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """Transformer Engine's loss since 01bbe3eea: an fp32 gradient is made in forward and kept.
 
@@ -41,6 +44,7 @@ def cross_entropy_fp32(machine: Machine, label: str, logits: Tensor) -> Tensor:
     return result
 
 
+@op("cross_entropy", "compiled")
 def cross_entropy_compiled(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """Megatron's own loss through torch.compile: fp32 probabilities are kept, as without it.
 

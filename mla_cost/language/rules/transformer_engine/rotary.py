@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from mla_cost.language.machine import Gradients, Machine, Tensor
+from mla_cost.language.ops import op
 from mla_cost.language.rules.elementwise import add, negate
 from mla_cost.language.rules.split import concat, cut_up
 
 
+@op("rope", "in-place")
 def rope_in_place(machine: Machine, label: str, query: Tensor) -> Tensor:
     """Fused rotation of the query where it lies, its gradient likewise; only tables are kept.
 
@@ -18,6 +20,7 @@ def rope_in_place(machine: Machine, label: str, query: Tensor) -> Tensor:
     return view
 
 
+@op("rope_keys_values")
 def rope_keys_values(machine: Machine, parts: tuple[tuple[str, str], ...], kv: Tensor, shared: Tensor) -> list[Tensor]:
     """kv [s b n k+v] and the shared rope key [s b r] to keys [s b n k+r] and values [s b n v]: new, row-major.
 
@@ -34,6 +37,7 @@ def rope_keys_values(machine: Machine, parts: tuple[tuple[str, str], ...], kv: T
     return results
 
 
+@op("rope", "tables")
 def rope_with_tables(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """Unfused rotation: each call makes its cosine and sine [s r] anew, and the products keep them.
 

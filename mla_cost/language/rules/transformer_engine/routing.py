@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from mla_cost.language.machine import Gradients, Machine, Tensor
+from mla_cost.language.ops import op
 from mla_cost.language.rules.exchange import EXPERT_TENSOR, scatter
 
 Dims = tuple[str, ...]
 
 
+@op("route")
 def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tensor:
     """hidden [u b h] to fp32 weights [u b e], zero where an expert is not chosen.
 
@@ -47,6 +49,7 @@ def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tenso
     return result
 
 
+@op("rows_of")
 def permute(machine: Machine, label: str, tokens: Tensor, weights: Tensor) -> list[Tensor]:
     """One row for every expert that a token chose, each with its weight, and the map of rows.
 
@@ -69,6 +72,7 @@ def permute(machine: Machine, label: str, tokens: Tensor, weights: Tensor) -> li
     return [rows, row_weights, row_map]
 
 
+@op("tokens_of")
 def unpermute(machine: Machine, label: str, rows: Tensor, row_map: Tensor) -> Tensor:
     """The rows of each token summed: keeps the map that `permute` made. T: permutation.py, unpermute without probs."""
     result = machine.new(label, (*row_map.dims[:-1], rows.dims[-1]), rows.dtype)
@@ -82,6 +86,7 @@ def unpermute(machine: Machine, label: str, rows: Tensor, row_map: Tensor) -> Te
     return result
 
 
+@op("sort_rows")
 def sort_rows(machine: Machine, label: str, given: list[Tensor]) -> list[Tensor]:
     """Rows (and their weights) ordered by expert, or back: a copy each way; keeps one int32 per row.
 
@@ -102,6 +107,7 @@ def sort_rows(machine: Machine, label: str, given: list[Tensor]) -> list[Tensor]
     return results
 
 
+@op("sum_in_fp32")
 def sum_in_fp32(machine: Machine, label: str, rows: Tensor) -> Tensor:
     """Rows of all ranks of an expert [T R h], summed to this rank's [R h] in the dtype of the routing weights, fp32.
 
@@ -125,6 +131,7 @@ def _cast(machine: Machine, label: str, tensor: Tensor, dtype: str) -> Tensor:
     return result
 
 
+@op("add", "in-place")
 def add_in_place(machine: Machine, label: str, first: Tensor, second: Tensor) -> Tensor:
     """The second added to the first where that lies: nothing new either way, and nothing is kept.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mla_cost.language.machine import Machine, Tensor
+from mla_cost.language.ops import op
 from mla_cost.language.rules.exchange import TENSOR, recorded
 from mla_cost.language.strides import Axis
 
@@ -33,6 +34,7 @@ def whole_dims(dims: Dims) -> Dims:
     return tuple("s" if dim == "u" else dim for dim in dims)
 
 
+@op("gather_columns")
 def gather_columns(machine: Machine, label: str, tensor: Tensor, dim: str) -> Tensor:
     """Every rank's columns [s b part] on every rank, [s b dim]: gathered, then joined into a second tensor.
 
@@ -48,6 +50,7 @@ def gather_columns(machine: Machine, label: str, tensor: Tensor, dim: str) -> Te
     return result
 
 
+@op("own_rows")
 def own_rows(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """This rank's positions of [s b d]: [u b d], a view that pins the whole where that is row-major, else a copy.
 
