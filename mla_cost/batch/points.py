@@ -19,7 +19,9 @@ NUMBERS: Final = (
 )
 # fields that are no numbers, by who reads them; a field that is not listed is taken to be read by all
 _STATES: Final = frozenset({"sharding", "gradient_dtype", "moment_dtype"})
-_PIPELINE: Final = frozenset({"first_layers", "last_layers", "pipeline_layout", "micro_batch_group", "stage"})
+_PIPELINE: Final = frozenset(
+    {"first_layers", "last_layers", "pipeline_layout", "micro_batch_group", "schedule", "stage"}
+)
 _LAYERS: Final = frozenset(
     {
         *("scheme", "kernel", "v_layout", "value_padding", "attention_layout", "softmax_dtype", "mask", "norm"),

@@ -14,7 +14,7 @@ from mla_cost.language import live
 from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import Allocation
 from mla_cost.language.workspace import kinds_of
-from mla_cost.mesh.parallel import Parallel
+from mla_cost.mesh.degrees import Parallel
 from mla_cost.pricing.block import Figures, evaluation, figures
 from mla_cost.pricing.resolve import resolve
 from mla_cost.pricing.rows import byte_formula

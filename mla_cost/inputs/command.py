@@ -13,7 +13,7 @@ ALWAYS: Final = ("model", "device", "seq_len", "form")
 # settings of which `plan` has a flag; every other one is told with --set
 FLAGS: Final = (
     *("scheme", "kernel", "value_padding", "tp", "sp", "pp", "ep", "etp", "dp", "virtual_stages", "pipeline_layout"),
-    *("micro_batch", "micro_batches", "sharding", "remat", "profile", "dtype", "layers", "v_layout"),
+    *("schedule", "micro_batch", "micro_batches", "sharding", "remat", "profile", "dtype", "layers", "v_layout"),
     *("attention_layout", "softmax_dtype", "mask", "norm", "scope", "stage"),
 )
 _MAPPINGS: Final = ("dims", "facts", "reserve")

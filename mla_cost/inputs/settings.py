@@ -62,6 +62,7 @@ class PlanSettings(BaseModel):
     first_layers: Annotated[int, Field(ge=0, le=4096)] | None = None
     last_layers: Annotated[int, Field(ge=0, le=4096)] | None = None
     pipeline_layout: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
+    schedule: Annotated[str, Field(min_length=1, max_length=1000)] | None = None  # None: the usual one for the chunks
     stage: Annotated[int, Field(ge=0, le=2**16)] | None = None
     mtp: Annotated[int, Field(ge=0, le=1000)] | None = None  # multi-token-prediction modules; None: the model's own
     sharding: Literal["ddp", "distributed", "zero1", "zero2"] = "distributed"

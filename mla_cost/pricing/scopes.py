@@ -11,7 +11,7 @@ from mla_cost.pricing.resolve import refuse_tensor_parallel
 MODEL_ONLY: Final = (
     *("first_layers", "last_layers", "sharding", "gradient_dtype", "moment_dtype", "vocab_multiple"),
     *("imbalance_percent", "stage", "mtp"),
-    *("pp", "ep", "etp", "dp", "micro_batches", "virtual_stages", "micro_batch_group"),
+    *("pp", "ep", "etp", "dp", "micro_batches", "virtual_stages", "micro_batch_group", "schedule"),
     *("pipeline_layout", "down_projections", "main_weights", "dispatcher", "shared_overlap", "rope_fusion"),
     *("cross_entropy", "loss_chunks"),
 )

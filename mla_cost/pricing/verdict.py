@@ -13,7 +13,7 @@ from mla_cost.inputs.config import DeviceConfig, ModelConfig, ReserveItem
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.program import Kernel, Limit, ProgramError, StagingShape
 from mla_cost.language.workspace import SOFTMAX
-from mla_cost.mesh.parallel import sends_to
+from mla_cost.mesh.degrees import sends_to
 from mla_cost.pricing.block import Figures, figures
 from mla_cost.pricing.compile import form_of, saved
 from mla_cost.pricing.resolve import Illegal, Point, resolve

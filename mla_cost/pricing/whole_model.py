@@ -9,12 +9,16 @@ from typing import NamedTuple
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
+from mla_cost.inputs import schedules
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import FENCE, FenceError
 from mla_cost.language.machine import DTYPE_BYTES
 from mla_cost.language.program import Profile
-from mla_cost.mesh.parallel import Chunk, Parallel, implied_layout, problems, stages
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.legality import problems
+from mla_cost.mesh.placement import Chunk, implied_layout, stages
+from mla_cost.mesh.schedule import idle, schedule_of
 from mla_cost.pricing import notes
 from mla_cost.pricing import verdict as fit
 from mla_cost.pricing.block import too_large
@@ -132,6 +136,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
             *_stated_parts(costs),
             *_spread(settings),
             *_laid_out(model, settings),
+            *_scheduled(settings),
             *notes.notes(model, settings, point, device=device is not None),
         ),
     )
@@ -180,6 +185,14 @@ def _laid_out(model: ModelConfig, settings: PlanSettings) -> Iterator[str]:
             f"{layers} layers do not divide over {over}: taken as even as can be, the ends with the fewer, which is "
             f"--pipeline-layout '{layout}'; state another one to have it otherwise"
         )
+
+
+def _scheduled(settings: PlanSettings) -> Iterator[str]:
+    """What the schedule that was asked for costs in time."""
+    if settings.schedule is not None:
+        waits, taken = idle(parallel_of(settings))
+        share = f"{waits:,} of {taken:,} slots ({100 * waits / taken:.1f} %)"
+        yield f"schedule {settings.schedule}: a stage waits in {share}, were all passes alike"
 
 
 def _stated_parts(costs: Sequence[Cost]) -> Iterator[str]:
@@ -312,7 +325,12 @@ def saved(
 
 
 def parallel_of(settings: PlanSettings) -> Parallel:
-    """The degrees of a plan."""
+    """The degrees of a plan.
+
+    Raises:
+        InputError: a schedule that does not exist, or a file that is none.
+
+    """
     return Parallel(
         tp=settings.tp,
         sp=settings.sp,
@@ -326,6 +344,7 @@ def parallel_of(settings: PlanSettings) -> Parallel:
         layout=settings.pipeline_layout,
         first_layers=settings.first_layers,
         last_layers=settings.last_layers,
+        schedule=None if settings.schedule is None else schedules.find(settings.schedule),
     )
 
 
@@ -479,6 +498,7 @@ def _settings(settings: PlanSettings, key: Key) -> dict[str, object]:
     own = IMPLEMENTATION if PROFILES[key.profile].texts else ()
     found = {field: getattr(key if field in PROFILES[key.profile].fixed else settings, field) for field in priced}
     found["value_padding"] = key.value_padding
+    found["schedule"] = schedule_of(parallel_of(settings)).name
     return {**found, **{field: getattr(settings, field) for field in (*fields, *own)}}
 
 

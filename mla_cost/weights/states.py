@@ -16,7 +16,9 @@ from typing import Final, Literal, NamedTuple
 
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import ModelConfig
-from mla_cost.mesh.parallel import Chunk, Parallel, Shape
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.legality import Shape
+from mla_cost.mesh.placement import Chunk
 from mla_cost.weights.parameters import (
     LayerKind,
     Weight,

@@ -8,7 +8,7 @@ import pytest
 
 import mla_cost
 from mla_cost.language.evaluate import Moment
-from mla_cost.mesh.parallel import Parallel
+from mla_cost.mesh.degrees import Parallel
 from mla_cost.pricing.stage import ChunkCost, Part, activations
 from mla_cost.results import columns
 

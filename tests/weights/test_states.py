@@ -13,7 +13,9 @@ import mla_cost
 from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import Chunk, Parallel, problems, stages
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.legality import problems
+from mla_cost.mesh.placement import Chunk, stages
 from mla_cost.pricing.stage import Place, Segments, as_allocated
 from mla_cost.pricing.whole_model import parallel_of, state_settings
 from mla_cost.weights.parameters import parameters

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from mla_cost.checks.reference.fake import run_stage
-from mla_cost.checks.reference.pipeline import MTP, Pipeline
+from mla_cost.checks.reference.pipeline import MTP, Pass, Pipeline
 from mla_cost.checks.reference.pipeline import passes as executor_passes
 from mla_cost.checks.reference.spec import DIMS, Spec
 from mla_cost.checks.validation.cells import Size
@@ -17,7 +17,10 @@ from mla_cost.checks.validation.report import Row, row
 from mla_cost.inputs.config import AttentionDims, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import Evaluation
-from mla_cost.mesh.parallel import Parallel, Pass, passes, schedule, stages
+from mla_cost.language.schedule import PassKind, ScheduledPass
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.placement import stages
+from mla_cost.mesh.schedule import PassInFlight, passes, passes_in_order
 from mla_cost.pricing.stage import ChunkCost, Look, Segments, during
 
 LETTERS = {"embedding": "E", "dense": "t", "moe": "t", "head": "L"}
@@ -55,7 +58,7 @@ def check_pipeline(pipeline: Pipeline) -> Iterator[Row]:
     parallel, chunks = model_side(pipeline, Evaluation.walk_accumulated_seen)
     for stage in range(pipeline.stages):
         cell, stated = f"{name(pipeline)} stage {stage}", _stated(pipeline, stage)
-        order = list(map(tuple, schedule(parallel, stage))), list(map(tuple, executor_passes(pipeline, stage)))
+        order = list(passes_in_order(parallel, stage)), [_named(at) for at in executor_passes(pipeline, stage)]
         yield row("pipeline: order", cell, _first_difference(*order), f"{len(order[0])} passes")
         _, recorded = run_stage(pipeline, stage)
         for what, ours, theirs in (
@@ -64,6 +67,11 @@ def check_pipeline(pipeline: Pipeline) -> Iterator[Row]:
         ):
             detail = f"at most {max(ours):,} B in {len(ours)} passes"
             yield row(f"pipeline: {what}", cell, _first_difference(ours, theirs), detail, by_construction=stated)
+
+
+def _named(at: Pass) -> ScheduledPass:
+    """A pass of the executor in the words of the model."""
+    return ScheduledPass(PassKind.FORWARD if at.forward else PassKind.BACKWARD, at.chunk, at.micro_batch)
 
 
 def name(pipeline: Pipeline) -> str:
@@ -130,19 +138,19 @@ def kept(parallel: Parallel, stage: int, chunks: Sequence[ChunkCost]) -> list[in
     order = list(passes(parallel, stage))
     received = [_received(at, chunks) for at in order[1:]]
     return [
-        _beside(at, chunks) + at.forward * chunks[at.chunk].kept + more
+        _beside(at, chunks) + (at.kind is PassKind.FORWARD) * chunks[at.chunk].kept + more
         for at, more in zip(order, [*received, 0], strict=True)
     ]
 
 
-def _beside(at: Pass, chunks: Sequence[ChunkCost]) -> int:
+def _beside(at: PassInFlight, chunks: Sequence[ChunkCost]) -> int:
     return sum(count * chunk.kept for count, chunk in zip(at.beside, chunks, strict=True))
 
 
-def _received(at: Pass, chunks: Sequence[ChunkCost]) -> int:
+def _received(at: PassInFlight, chunks: Sequence[ChunkCost]) -> int:
     """Hidden states, or their gradient, that a pass takes from another stage."""
     first, last = chunks[at.chunk].segments[0], chunks[at.chunk].segments[-1]
-    taken = first.point.key.input_held if at.forward else last.point.key.gradient_held
+    taken = first.point.key.input_held if at.kind is PassKind.FORWARD else last.point.key.gradient_held
     return taken * first.hidden_bytes
 
 

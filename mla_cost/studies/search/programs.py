@@ -9,7 +9,7 @@ from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.errors import InputError
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import Parallel
+from mla_cost.mesh.degrees import Parallel
 from mla_cost.pricing.resolve import Illegal, named, resolve, scheme_of
 from mla_cost.studies.longest.needs import smallest, with_kernel
 from mla_cost.studies.search.options import Question
