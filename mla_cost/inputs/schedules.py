@@ -207,10 +207,8 @@ class _PassTable:
         missing = next(each for each in takes(_pass(row)[1], stage, self.size) if not self._done(each, error))
         number, ahead = self.numbers[missing], self.orders[missing[0]][error.stuck[missing[0]]]
         first = self.numbers[_pass(ahead)]
-        behind = (
-            f", which stands behind row {first}, the {ahead}, that waits too" if first != number else ", waiting too"
-        )
-        waits = f"deadlock: the {row} waits for row {number}, the {self.rows[number - 1]}{behind}"
+        behind = "" if first == number else f", which stands behind row {first}, the {ahead}"
+        waits = f"deadlock: the {row} waits for row {number}, the {self.rows[number - 1]}{behind}, waiting too"
         self._refuse(self.numbers[_pass(row)], waits)
 
     def _done(self, which: tuple[int, ScheduledPass], error: DeadlockError) -> bool:

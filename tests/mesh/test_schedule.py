@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mla_cost.language.schedule import PassKind
+from mla_cost.declared.schedules import SCHEDULES
+from mla_cost.language.schedule import PassKind, Repeat, Schedule, Turn, unrolled
 from mla_cost.mesh.degrees import Parallel
-from mla_cost.mesh.schedule import PassInFlight, in_flight, passes, passes_in_order, worst_passes
+from mla_cost.mesh.schedule import PassInFlight, enough, idle, in_flight, passes, passes_in_order, worst_passes
 from tests.mesh.pipelines import pipelines
 
 FORWARD, BACKWARD = PassKind
@@ -99,3 +101,76 @@ def test_interleaved_passes_of_the_last_of_two_stages() -> None:
         (BACKWARD, 0, (1, 0)),
         (BACKWARD, 0, (0, 0)),
     ]
+
+
+# ---- any schedule, against one that is walked pass by pass
+
+
+def walked(orders: list[tuple[PassKind, int]], chunks: int, bytes_of: list[int]) -> dict[tuple[PassKind, int], int]:
+    """The most kept beside each kind of pass of each chunk, counted pass by pass."""
+    kept = [0] * chunks
+    most: dict[tuple[PassKind, int], int] = {}
+    for kind, chunk in orders:
+        kept[chunk] -= kind is BACKWARD
+        beside = sum(count * size for count, size in zip(kept, bytes_of, strict=True))
+        most[kind, chunk] = max(most.get((kind, chunk), beside), beside)
+        kept[chunk] += kind is FORWARD
+    return most
+
+
+def turns(chunks: int) -> st.SearchStrategy[Turn | Repeat]:
+    """Words of any passes, each forward perhaps far from its backward, with repeats in repeats."""
+    one = st.builds(Turn, st.sampled_from(PassKind), st.integers(0, chunks - 1))
+    return st.recursive(
+        one, lambda each: st.builds(Repeat, st.integers(0, 6), st.lists(each, max_size=4).map(tuple)), max_leaves=12
+    )
+
+
+@given(st.lists(turns(3), min_size=1, max_size=6), st.lists(st.integers(0, 9), min_size=3, max_size=3))
+def test_ends_of_repeats_hold_the_worst_of_any_word(word: list[Turn | Repeat], bytes_of: list[int]) -> None:
+    """Counts may fall below 0 here: it is the arithmetic that is tried, of words that no schedule would be."""
+    made_up = Schedule("made up", "", "", lambda *_: word, lambda _: iter(()))
+    parallel = Parallel(pp=2, virtual_stages=3, micro_batches=3, schedule=made_up)
+    found: dict[tuple[PassKind, int], int] = {}
+    for at in worst_passes(parallel, 0):
+        beside = sum(count * size for count, size in zip(at.beside, bytes_of, strict=True))
+        found[at[:2]] = max(found.get(at[:2], beside), beside)
+    every = [(turn.kind, turn.chunk) for turn in unrolled(word)]
+    assert found == walked(every, 3, bytes_of)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@given(parallel=pipelines(), bytes_of=st.lists(st.integers(0, 9), min_size=4, max_size=4))
+def test_every_schedule_is_worst_where_walking_says(name: str, parallel: Parallel, bytes_of: list[int]) -> None:
+    parallel = parallel._replace(schedule=SCHEDULES[name], group_size=parallel.group_size if name != "gpipe" else None)
+    chunks = parallel.chunks
+    for stage in range(parallel.pp):
+        every = [step[:2] for step in passes_in_order(parallel, stage)]
+        found: dict[tuple[PassKind, int], int] = {}
+        for at in worst_passes(parallel, stage):
+            beside = sum(count * size for count, size in zip(at.beside, bytes_of, strict=False))
+            found[at[:2]] = max(found.get(at[:2], beside), beside)
+        assert found == walked(every, chunks, bytes_of[:chunks])
+
+
+def test_gpipe_keeps_every_micro_batch_of_a_step() -> None:
+    for m in (1, 5, 10**6):
+        parallel = Parallel(pp=3, micro_batches=m, schedule=SCHEDULES["gpipe"])
+        for stage in range(3):
+            assert in_flight(parallel, stage) == m
+            assert worst_passes(parallel, stage) == tuple(PassInFlight(kind, 0, (m - 1,)) for kind in PassKind)
+        assert idle(parallel) == (4, 2 * m + 4)
+
+
+@given(pipelines())
+def test_what_a_schedule_does_not_tell_apart_is_the_same(parallel: Parallel) -> None:
+    for stage in range(parallel.pp):
+        assert worst_passes(enough(parallel), stage) == worst_passes(parallel, stage)
+
+
+@given(pipelines())
+def test_stages_wait_as_long_as_the_way_there_and_back(parallel: Parallel) -> None:
+    """The usual bubble, (p - 1) / (v m + p - 1) of the slots, is what the walked table has (tests/declared)."""
+    waits, taken = idle(parallel)
+    p, m, v = parallel.pp, parallel.micro_batches, parallel.chunks
+    assert waits * (v * m + p - 1) == taken * (p - 1)
