@@ -8,12 +8,13 @@ from itertools import zip_longest
 from typing import Any
 
 from mla_cost.checks.reference.fake import run_stage
-from mla_cost.checks.reference.pipeline import MTP, Pass, Pipeline
+from mla_cost.checks.reference.pipeline import MTP, ORDERS, Pass, Pipeline
 from mla_cost.checks.reference.pipeline import passes as executor_passes
 from mla_cost.checks.reference.spec import DIMS, Spec
 from mla_cost.checks.validation.cells import Size
 from mla_cost.checks.validation.cells import name as cell_name
 from mla_cost.checks.validation.report import Row, row
+from mla_cost.declared.schedules import SCHEDULES
 from mla_cost.inputs.config import AttentionDims, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import Evaluation
@@ -50,7 +51,11 @@ def pipeline_cells(size: Size) -> list[Pipeline]:
         ]
         asked += [(replace(tiny, ffn=2048), WIDE_FIRST, 2), (replace(tiny, vocab=8192), DENSE, 2)]
         asked += [(tiny, INTERLEAVED, 4), (replace(tiny, remat="full"), INTERLEAVED, 4), (real, DENSE, 2)]
-    return [Pipeline(spec, parts, 2, m) for spec, parts, m in asked]
+    gpipe = [(tiny, DENSE, 3), (replace(tiny, remat="full"), AHEAD, 3)][: 1 if size == "quick" else 2]
+    return [
+        *(Pipeline(spec, parts, 2, m) for spec, parts, m in asked),
+        *(Pipeline(spec, parts, 2, m, "gpipe") for spec, parts, m in gpipe),
+    ]
 
 
 def check_pipeline(pipeline: Pipeline) -> Iterator[Row]:
@@ -77,7 +82,8 @@ def _named(at: Pass) -> ScheduledPass:
 def name(pipeline: Pipeline) -> str:
     """A cell in words."""
     parts = " | ".join(" ".join(part) for part in pipeline.parts)
-    return f"{cell_name(pipeline.layers)}: {parts}, {pipeline.micro_batches} micro-batches"
+    order = "" if pipeline.order == ORDERS[0] else f", {pipeline.order}"
+    return f"{cell_name(pipeline.layers)}: {parts}, {pipeline.micro_batches} micro-batches{order}"
 
 
 def _stated(pipeline: Pipeline, stage: int) -> bool:
@@ -97,6 +103,7 @@ def model_side(pipeline: Pipeline, look: Look) -> tuple[Parallel, list[list[Chun
         pp=pipeline.stages,
         ep=pipeline.layers.ep,
         micro_batches=pipeline.micro_batches,
+        schedule=SCHEDULES.get(pipeline.order),
         layout="|".join("".join(LETTERS.get(layer, "m") for layer in part) for part in pipeline.parts),
     )
     given = {field: getattr(pipeline.layers, field) for field in SETTINGS}
