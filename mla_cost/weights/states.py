@@ -171,7 +171,7 @@ def shape_of(
     micro_batch: int = 1,
     global_batch: int | None = None,
 ) -> Shape:
-    """What the degrees have to divide for `config`, for `mla_cost.mesh.parallel.problems`; None asks nothing."""
+    """What the degrees have to divide for `config`, for `mla_cost.mesh.legality.problems`; None asks nothing."""
     experts, ffn = config.num_routed_experts or 0, config.moe_intermediate_size or 0
     latent = config.dims.kv_lora_rank + config.dims.qk_rope_head_dim
     return Shape(

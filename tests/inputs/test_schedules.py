@@ -182,3 +182,12 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     assert [turn.kind.value for turn in schedules.find(file).word(ScheduleSize(2, 1, 2), 0)] == [  # type: ignore[union-attr]
         *("forward", "forward", "backward", "backward")
     ]
+
+
+def test_the_table_of_the_docs_is_one(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/parallelism.md").read_text()
+    (block,) = re.findall(r"```yaml\n(rows:.*?)```", page, re.DOTALL)
+    (tmp_path / "docs.yaml").write_text(block)
+    found = mla_cost.plan(**PLAN, pp=2, micro_batches=1, schedule=str(tmp_path / "docs.yaml")).results[0]
+    usual = mla_cost.plan(**PLAN, pp=2, micro_batches=1).results[0]
+    assert found.memory == usual.memory

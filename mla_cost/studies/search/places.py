@@ -1,6 +1,6 @@
 """Every way to lay a model out on a number of devices, and the rule that forbids each of the others.
 
-The rules are those of `parallel.problems`, each asked of the degrees that it is about, so that a rule is tried once for
+The rules are those of `legality.problems`, each asked of the degrees that it is about, so that a rule is tried once for
 all layouts that share them.
 """
 
