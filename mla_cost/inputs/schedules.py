@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -88,28 +87,22 @@ def _row(path: str, number: int, given: Any) -> ScheduleRow:
     if not isinstance(given, list) or len(given) != len(_COLUMNS):
         raise InputError("must be a list of five", file=path, field=f"row {number}", value=given, allowed=_ALLOWED)
     stage, slot, kind, chunk, micro_batch = given
-    for column, value in zip(("stage", "slot", "chunk", "micro-batch"), (stage, slot, chunk, micro_batch), strict=True):
-        if type(value) is not int or not 0 <= value < _LARGEST:
-            raise InputError(
-                "must be a whole number",
-                file=path,
-                field=f"row {number}: {column}",
-                value=value,
-                allowed=f"0 to {_LARGEST - 1:,}",
-            )
-    if kind in _PARTS:
-        message = f"{kind} is not priced: what a stage keeps between the two parts of a backward is not modelled"
-        raise InputError(message, file=path, field=f"row {number}: kind", allowed=", ".join(PassKind))
-    if kind not in tuple(PassKind):
-        raise InputError(
-            "is no kind of pass",
-            file=path,
-            field=f"row {number}: kind",
-            value=kind,
-            allowed=", ".join(PassKind),
-            nearest=nearest(kind, PassKind),
-        )
-    return ScheduleRow(stage, slot, PassKind(kind), chunk, micro_batch)
+    for column, value in zip(_COLUMNS, given, strict=True):
+        if column != "kind" and (type(value) is not int or not 0 <= value < _LARGEST):
+            allowed, field = f"0 to {_LARGEST - 1:,}", f"row {number}: {column}"
+            raise InputError("must be a whole number", file=path, field=field, value=value, allowed=allowed)
+    return ScheduleRow(stage, slot, _kind(path, number, kind), chunk, micro_batch)
+
+
+def _kind(path: str, number: int, given: Any) -> PassKind:
+    field, allowed = f"row {number}: kind", ", ".join(PassKind)
+    if given in _PARTS:
+        message = f"{given} is not priced: what a stage keeps between the two parts of a backward is not modelled"
+        raise InputError(message, file=path, field=field, allowed=allowed)
+    if given not in tuple(PassKind):
+        near = nearest(given, PassKind)
+        raise InputError("is no kind of pass", file=path, field=field, value=given, allowed=allowed, nearest=near)
+    return PassKind(given)
 
 
 class _PassTable:
@@ -165,18 +158,12 @@ class _PassTable:
 
     def _require_each_once(self) -> None:
         """Every pass of the size that the rows have."""
-        size = self.size
-        if size.stages * size.chunks * size.micro_batches * len(PassKind) == len(self.rows):
-            return
-        for stage, chunk, micro_batch, kind in product(*map(range, size[:3]), PassKind):
-            step = ScheduledPass(kind, chunk, micro_batch)
-            if (stage, step) not in self.numbers:
-                raise InputError(
-                    f"no row runs the {ScheduleRow(stage, 0, *step)}",
-                    file=self.path,
-                    field="rows",
-                    allowed="every pass of every stage, chunk and micro-batch",
-                )
+        missing = next((each for each in _every(self.size) if each not in self.numbers), None)
+        if missing is not None:
+            stage, step = missing
+            message = f"no row runs the {ScheduleRow(stage, 0, *step)}"
+            allowed = "every pass of every stage, chunk and micro-batch"
+            raise InputError(message, file=self.path, field="rows", allowed=allowed)
 
     def _by_stage(self) -> list[list[ScheduleRow]]:
         found: list[list[ScheduleRow]] = [[] for _ in range(self.size.stages)]
@@ -218,6 +205,14 @@ class _PassTable:
 
     def _refuse(self, number: int, message: str) -> NoReturn:
         raise InputError(message, file=self.path, field=f"row {number}")
+
+
+def _every(size: ScheduleSize) -> Iterator[tuple[int, ScheduledPass]]:
+    """Every pass of a size, with its stage."""
+    for stage in range(size.stages):
+        for chunk in range(size.chunks):
+            for micro_batch in range(size.micro_batches):
+                yield from ((stage, ScheduledPass(kind, chunk, micro_batch)) for kind in PassKind)
 
 
 def _pass(row: ScheduleRow) -> tuple[int, ScheduledPass]:

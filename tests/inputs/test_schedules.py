@@ -52,7 +52,7 @@ def test_a_schedule_written_out_as_its_table_is_that_schedule(tmp_path: Path, na
 def test_a_table_is_priced_as_the_schedule_that_it_is(tmp_path: Path) -> None:
     """GPipe's table of three stages and six micro-batches, in plan, sweep and search."""
     file = written(tmp_path, listed(table(SCHEDULES["gpipe"], ScheduleSize(3, 1, 6))))
-    degrees = {"pp": 3, "micro_batches": 6, "dp": 4}
+    degrees: dict[str, Any] = {"pp": 3, "micro_batches": 6, "dp": 4}
     mine, gpipe, usual = (mla_cost.plan(**PLAN, **degrees, schedule=name).results[0] for name in (file, "gpipe", None))
     assert (mine.memory, mine.communication, mine.flops) == (gpipe.memory, gpipe.communication, gpipe.flops)
     assert (mine.memory.allocated_peak_bytes or 0) > (usual.memory.allocated_peak_bytes or 0)
@@ -75,8 +75,8 @@ def test_a_table_is_priced_as_the_schedule_that_it_is(tmp_path: Path) -> None:
 
 def test_a_table_is_of_one_size_and_says_which(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each refusal names the number to take, and taking them all gives a plan."""
-    file, given = written(tmp_path, TWO), {}
-    told = []
+    file, told = written(tmp_path, TWO), []
+    given: dict[str, Any] = {}
     for _ in range(3):
         row = mla_cost.plan(**PLAN, **given, schedule=file).results[0]
         if row.verdict is None or row.verdict.status != "illegal":

@@ -58,7 +58,7 @@ def test_sweeps_and_searches_price_it_as_plans_do(made_up: str) -> None:
     over: dict[str, Any] = {"schedule": [made_up, None, "gpipe"], "micro_batches": [1, 8], "pp": [1, 3]}
     study = mla_cost.sweep(**ASKED, dp=4, over=over)
     for row in map(study.row, range(len(study))):
-        point = {name: None if row[name] == "null" else row[name] for name in over}
+        point: dict[str, Any] = {name: None if row[name] == "null" else row[name] for name in over}
         planned = mla_cost.plan(**ASKED, dp=4, **point).results[0].verdict
         assert planned is not None
         assert row["required_bytes"] == planned.required_bytes
