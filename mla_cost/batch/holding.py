@@ -12,7 +12,8 @@ from mla_cost.batch.pipelines import Stage
 from mla_cost.batch.points import NOT_OF_STATES, Points, distinct
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import Chunk, Parallel
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.placement import Chunk
 from mla_cost.pricing.stage_weights import Asked, RankWeights
 from mla_cost.pricing.step_traffic import Totals, all_calls
 from mla_cost.pricing.whole_model import parallel_of, state_settings
@@ -135,5 +136,3 @@ def _parts(stage: Stage) -> list[tuple[tuple[Chunk, ...], int]]:
 
 def _sharing(degrees: Parallel, holder: Holder) -> int:
     return degrees.dense_dp if holder == "dense" else degrees.expert_dp
-
-

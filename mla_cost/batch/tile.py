@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mla_cost.batch.codes import TOO_LARGE
 from mla_cost.batch.holding import STATES, Group, Holding, groups
-from mla_cost.batch.legality import schedule_of, scheduled
+from mla_cost.batch.legality import pipeline_of, scheduled
 from mla_cost.batch.matrices import Floats, Ints
 from mla_cost.batch.pipelines import FIGURES, Names, Pipeline, Stage, pipeline
 from mla_cost.batch.points import NOT_OF_PIPELINES, Choices, Points, distinct
@@ -19,7 +19,8 @@ from mla_cost.batch.programs import Programs
 from mla_cost.batch.table import Question, Table
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import Parallel
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.schedule import enough
 from mla_cost.pricing.stage import Place
 from mla_cost.pricing.step_traffic import hidden_states
 
@@ -48,10 +49,8 @@ class Shared:
         return self._names[profile]
 
     def pipeline(self, settings: PlanSettings) -> Pipeline:
-        """The pipeline of a plan; without virtual stages it is the same for all micro-batches that fill it."""
-        alone = schedule_of(settings)
-        if alone.chunks == 1:
-            alone = alone._replace(micro_batches=min(alone.micro_batches, alone.pp))
+        """The pipeline of a plan; it is the same for all micro-batches that its schedule does not tell apart."""
+        alone = enough(pipeline_of(settings))
         key = (settings.profile, alone, settings.stage)
         if key not in self._pipelines:
             self._pipelines[key] = pipeline(self.names(settings.profile), alone, settings.stage)

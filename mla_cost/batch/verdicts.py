@@ -11,7 +11,7 @@ from mla_cost.batch.matrices import Ints
 from mla_cost.batch.points import DEGREES, NOT_OF_VERDICTS, Points
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import Parallel
+from mla_cost.mesh.degrees import Parallel
 from mla_cost.pricing.resolve import layer_rows
 from mla_cost.pricing.usable import usable
 from mla_cost.pricing.whole_model import reserved_beside

@@ -95,6 +95,7 @@ class PlanSettings(BaseModel):
     first_layers: Annotated[int, _limits("first_layers")] | None = _default("first_layers")
     last_layers: Annotated[int, _limits("last_layers")] | None = _default("last_layers")
     pipeline_layout: Annotated[str, _limits("pipeline_layout")] | None = _default("pipeline_layout")
+    schedule: Annotated[str, _limits("schedule")] | None = _default("schedule")
     stage: Annotated[int, _limits("stage")] | None = _default("stage")
     mtp: Annotated[int, _limits("mtp")] | None = _default("mtp")
     sharding: ShardingName = _default("sharding")

@@ -2,7 +2,7 @@
 
 The fields and checks of `PlanSettings`, the flags of every command that prices, the scope check, the columns of
 arrays, the axes of a sweep and of a search, the command line of a plan and docs/cli.md are made from these rows.
-Imports the standard library and the defaults only: `mla-cost plan --help` reads it.
+Imports the standard library, the defaults and the names of schedules only: `mla-cost plan --help` reads it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from mla_cost.declared import defaults
+from mla_cost.declared.schedules import SCHEDULES
 
 Kind = Literal["name", "names", "text", "tokens", "count", "choice", "bytes", "switch", "entries", "mapping"]
 Scope = Literal["attention", "model"]
@@ -210,6 +211,11 @@ _ROWS: Final = (
         "pipeline_layout", MESH, "What each stage holds, as 'Et|(tt|)*3tL'", "text", most=10_000, none=True,
         unsaid="as even as can be by default", metavar="LAYOUT", scopes=MODEL, reads=PIPELINES, search="follows",
         example="'Et|(tt|)*3tL'",
+    ),
+    Setting(
+        "schedule", MESH, f"In which order stages run micro-batches: {', '.join(SCHEDULES)}, or a table of passes",
+        "text", most=1000, none=True, unsaid="1f1b by default, interleaved with virtual stages", metavar="NAME|FILE.yaml",
+        scopes=MODEL, reads=PIPELINES, example="gpipe",
     ),
     _STAGE_LAYERS,
     _STAGE_LAYERS._replace(name="last_layers", help="Layers of the last stage"),

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import implied_layout
+from mla_cost.mesh.placement import implied_layout
+from mla_cost.mesh.schedule import idle
 from mla_cost.pricing.whole_model import StageCost, parallel_of
 from mla_cost.weights.parameters import layer_kinds
 
@@ -24,6 +25,7 @@ def model_notes(model: ModelConfig, settings: PlanSettings, costs: Sequence[Stag
     yield from _stated_parts(costs)
     yield from _spread(settings)
     yield from _laid_out(model, settings)
+    yield from _scheduled(settings)
 
 
 def _spread(settings: PlanSettings) -> Iterator[str]:
@@ -55,6 +57,14 @@ def _laid_out(model: ModelConfig, settings: PlanSettings) -> Iterator[str]:
             f"{layers} layers do not divide over {over}: taken as even as can be, the ends with the fewer, which is "
             f"--pipeline-layout '{layout}'; state another one to have it otherwise"
         )
+
+
+def _scheduled(settings: PlanSettings) -> Iterator[str]:
+    """What the schedule that was asked for costs in time."""
+    if settings.schedule is not None:
+        waits, taken = idle(parallel_of(settings))
+        share = f"{waits:,} of {taken:,} slots ({100 * waits / taken:.1f} %)"
+        yield f"schedule {settings.schedule}: a stage waits in {share}, were all passes alike"
 
 
 def _stated_parts(costs: Sequence[StageCost]) -> Iterator[str]:

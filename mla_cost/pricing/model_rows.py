@@ -8,6 +8,7 @@ from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import FENCE, FenceError
+from mla_cost.mesh.schedule import schedule_of
 from mla_cost.pricing import notes
 from mla_cost.pricing import verdict as fit
 from mla_cost.pricing.block import too_large
@@ -18,7 +19,7 @@ from mla_cost.pricing.rows import illegal
 from mla_cost.pricing.stage import StageActivations
 from mla_cost.pricing.stage_work import communications, flops
 from mla_cost.pricing.step_traffic import Totals
-from mla_cost.pricing.whole_model import StageCost, evaluated, reported, verdict
+from mla_cost.pricing.whole_model import StageCost, evaluated, parallel_of, reported, verdict
 from mla_cost.results import Breakdown, Communication, Memory, Moment, Result, Stage, Verdict
 
 
@@ -101,6 +102,7 @@ def _settings(settings: PlanSettings, key: Key) -> dict[str, object]:
     own = IMPLEMENTATION if PROFILES[key.profile].texts else ()
     found = {field: getattr(key if field in PROFILES[key.profile].fixed else settings, field) for field in priced}
     found["value_padding"] = key.value_padding
+    found["schedule"] = schedule_of(parallel_of(settings)).name
     return {**found, **{field: getattr(settings, field) for field in (*fields, *own)}}
 
 

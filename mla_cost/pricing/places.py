@@ -9,7 +9,7 @@ from mla_cost.declared.layers import LAYERS
 from mla_cost.declared.layers import named as declared_as
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.language.program import Profile
-from mla_cost.mesh.parallel import Chunk
+from mla_cost.mesh.placement import Chunk
 from mla_cost.pricing.resolve import Illegal
 from mla_cost.pricing.unpriced import several_blocks
 from mla_cost.weights.parameters import LayerKind, mtp_kind

@@ -16,8 +16,11 @@ from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import Evaluation, FenceError, Moment, Walk
 from mla_cost.language.machine import DTYPE_BYTES
+from mla_cost.language.schedule import PassKind
 from mla_cost.language.workspace import kinds_of
-from mla_cost.mesh.parallel import Chunk, Parallel, Pass, busiest_passes
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.placement import Chunk
+from mla_cost.mesh.schedule import PassInFlight, worst_passes
 from mla_cost.pricing.block import evaluation, too_large
 from mla_cost.pricing.places import VARIANTS, layers_of
 from mla_cost.pricing.resolve import Point, resolve
@@ -224,13 +227,13 @@ class StageActivations(NamedTuple):
 
 def activations(parallel: Parallel, stage: int, chunks: Sequence[ChunkCost]) -> StageActivations:
     """The worst moment of the schedule."""
-    return max((during(at, chunks) for at in busiest_passes(parallel, stage)), key=lambda moment: moment.bytes)
+    return max((during(at, chunks) for at in worst_passes(parallel, stage)), key=lambda moment: moment.bytes)
 
 
-def during(at: Pass, chunks: Sequence[ChunkCost]) -> StageActivations:
+def during(at: PassInFlight, chunks: Sequence[ChunkCost]) -> StageActivations:
     """The worst moment of one pass."""
     kept = sum(count * chunk.kept for count, chunk in zip(at.beside, chunks, strict=True))
     own = chunks[at.chunk]
-    part = own.forward if at.forward else own.backward
+    part = own.forward if at.kind is PassKind.FORWARD else own.backward
     in_flight = tuple(count + (index == at.chunk) for index, count in enumerate(at.beside))
     return StageActivations(kept, part.bytes if part else 0, in_flight, at.chunk, part)

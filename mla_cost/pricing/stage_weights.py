@@ -20,7 +20,7 @@ from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.dims import base_values, facts, facts_of
-from mla_cost.mesh.parallel import Chunk
+from mla_cost.mesh.placement import Chunk
 from mla_cost.pricing.compile import Key, form_of, weights
 from mla_cost.pricing.places import ENDS, MODULE, VARIANTS, Named, layers_of
 from mla_cost.pricing.resolve import layer_sizes, require_present, symbol_values

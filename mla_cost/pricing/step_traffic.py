@@ -14,7 +14,7 @@ from mla_cost.pricing.resolve import layer_rows
 from mla_cost.results import CollectiveCost, Traffic
 
 if TYPE_CHECKING:
-    from mla_cost.mesh.parallel import Chunk
+    from mla_cost.mesh.placement import Chunk
     from mla_cost.weights.sent import StepCollective
 
 # what a sum over a phase holds: what is called again in backward is sent in backward

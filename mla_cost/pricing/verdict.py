@@ -11,7 +11,7 @@ from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.program import ProgramError
 from mla_cost.language.workspace import SOFTMAX
-from mla_cost.mesh.parallel import sends_to
+from mla_cost.mesh.degrees import sends_to
 from mla_cost.pricing.automatic import Training, head_widths, trained, training_kernels
 from mla_cost.pricing.block import Figures, figures
 from mla_cost.pricing.compile import saved

@@ -23,7 +23,7 @@ from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.table import TABLE
 from mla_cost.language.recompute import POLICIES
-from mla_cost.mesh.parallel import even_layout
+from mla_cost.mesh.placement import even_layout
 from mla_cost.pricing import automatic
 from mla_cost.pricing import rows as pricing
 from mla_cost.results import Lever, Result, Status, Verdict

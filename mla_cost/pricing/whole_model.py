@@ -9,10 +9,13 @@ from mla_cost.declared import defaults
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
+from mla_cost.inputs import schedules
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings, is_stated
 from mla_cost.inputs.table import TABLE
-from mla_cost.mesh.parallel import Chunk, Parallel, problems, stages
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.legality import problems
+from mla_cost.mesh.placement import Chunk, stages
 from mla_cost.pricing import automatic
 from mla_cost.pricing import verdict as fit
 from mla_cost.pricing.persistent import persistent_buffers
@@ -126,7 +129,12 @@ def evaluated(
 
 
 def parallel_of(settings: PlanSettings) -> Parallel:
-    """The degrees of a plan."""
+    """The degrees of a plan.
+
+    Raises:
+        InputError: a schedule that does not exist, or a file that is none.
+
+    """
     return Parallel(
         tp=settings.tp,
         sp=settings.sp,
@@ -140,6 +148,7 @@ def parallel_of(settings: PlanSettings) -> Parallel:
         layout=settings.pipeline_layout,
         first_layers=settings.first_layers,
         last_layers=settings.last_layers,
+        schedule=None if settings.schedule is None else schedules.find(settings.schedule),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from mla_cost.declared.states import Send
 from mla_cost.language.machine import DTYPE_BYTES
-from mla_cost.mesh.parallel import Parallel
+from mla_cost.mesh.degrees import Parallel
 from mla_cost.weights.held import Flat, RankParameters
 from mla_cost.weights.states import DEFAULTS, StateSettings, ranks_of, require
 

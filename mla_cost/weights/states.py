@@ -16,7 +16,8 @@ from mla_cost.declared.states import GRADIENTS, MASTER, MOMENTS, PARTIAL, WEIGHT
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.language.machine import DTYPE_BYTES
-from mla_cost.mesh.parallel import Parallel, Shape
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.legality import Shape
 from mla_cost.weights.held import Flat, Holder, RankParameters
 
 FULL: Final = "fp32"  # what an optimizer computes in
@@ -110,7 +111,7 @@ def shape_of(
     micro_batch: int = 1,
     global_batch: int | None = None,
 ) -> Shape:
-    """What the degrees have to divide for `config`, for `mla_cost.mesh.parallel.problems`; None asks nothing."""
+    """What the degrees have to divide for `config`, for `mla_cost.mesh.legality.problems`; None asks nothing."""
     experts, ffn = config.num_routed_experts or 0, config.moe_intermediate_size or 0
     latent = config.dims.kv_lora_rank + config.dims.qk_rope_head_dim
     return Shape(

@@ -16,7 +16,7 @@ from mla_cost.batch.pipelines import FIGURES, Names, pipeline
 from mla_cost.inputs import catalog
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import Moment
-from mla_cost.mesh.parallel import Parallel
+from mla_cost.mesh.degrees import Parallel
 from mla_cost.pricing.stage import activations, chunk_cost
 
 MODELS = ("deepseek-v3", "deepseek-v2-lite", "moonlight-16b-a3b", "kimi-k2", "minicpm3-4b")

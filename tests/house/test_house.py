@@ -23,7 +23,7 @@ ONLY: dict[str, set[str]] = {
     "language": {"errors"},
     "declared": {"language", "errors"},
     "results": {"errors"},
-    "mesh": {"errors"},
+    "mesh": {"declared", "language", "errors"},
     "inputs": {"declared", "language", "errors"},
     "weights": {"inputs", "mesh", "declared", "language", "errors"},
     "pricing": {"weights", "mesh", "inputs", "results", "declared", "language", "errors"},

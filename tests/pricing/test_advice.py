@@ -10,7 +10,7 @@ import pytest
 
 import mla_cost
 from mla_cost.inputs import catalog
-from mla_cost.mesh.parallel import even_layout
+from mla_cost.mesh.placement import even_layout
 from mla_cost.results import Result
 
 PLAN: dict[str, Any] = {"model": "moonlight-16b-a3b", "device": "h100-80gb", "form": "explicit", "seq_len": 4096}

@@ -36,6 +36,7 @@ VALUES: dict[str, list[Any]] = {
     "first_layers": [10],
     "last_layers": [10],
     "pipeline_layout": ["Et*13|t*14L"],
+    "schedule": ["gpipe"],
     "stage": [1],
     "sharding": ["ddp", "zero1", "zero2"],
     "gradient_dtype": ["bf16"],

@@ -216,7 +216,7 @@ def brute(model: str, devices: int, batch: int, seq_len: int, **asked: Any) -> d
         for (form, scheme), sharding, remat in product(schemes, FEW["sharding"], FEW["remat"]):
             if sharding == "zero2" and place.pp > 1:
                 continue
-            given = {**place._asdict(), "form": form, "scheme": scheme, "sharding": sharding, "remat": remat}
+            given = {**place.stated, "form": form, "scheme": scheme, "sharding": sharding, "remat": remat}
             row = planned(model, seq_len=seq_len, kernel="auto", **given, **asked)
             if row is not None:
                 found[form, scheme, *place, sharding, remat] = row

@@ -9,7 +9,8 @@ import pytest
 import mla_cost
 from mla_cost.inputs import catalog
 from mla_cost.inputs.config import ModelConfig
-from mla_cost.mesh.parallel import Parallel, stages
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.placement import stages
 from mla_cost.pricing.stage_weights import Asked, RankWeights
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.weights.held import Held

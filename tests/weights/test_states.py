@@ -15,7 +15,9 @@ from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import Chunk, Parallel, problems, stages
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.legality import problems
+from mla_cost.mesh.placement import Chunk, stages
 from mla_cost.pricing.stage import Place, Segments, as_allocated
 from mla_cost.pricing.stage_weights import Asked, RankWeights
 from mla_cost.pricing.whole_model import parallel_of, state_settings

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mla_cost.errors import InputError
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import even_layout
+from mla_cost.mesh.placement import even_layout
 from mla_cost.pricing.resolve import Illegal
 from mla_cost.studies.longest.bounds import divisors, smallest
 from mla_cost.studies.longest.needs import ModelNeeds, Question

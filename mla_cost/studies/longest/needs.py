@@ -10,7 +10,8 @@ from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import FenceError
-from mla_cost.mesh.parallel import Chunk, Parallel, stages
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.placement import Chunk, stages
 from mla_cost.pricing import verdict as fit
 from mla_cost.pricing import whole_model
 from mla_cost.pricing.block import figures

@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any, Final
 
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.pricing import automatic, model_rows, what_ifs
+from mla_cost.mesh.schedule import idle
+from mla_cost.pricing import automatic, model_rows, what_ifs, whole_model
 from mla_cost.pricing.resolve import Illegal, scheme_of
 from mla_cost.results import Verdict
 from mla_cost.studies.search.options import CHOICES, Question
@@ -68,12 +69,8 @@ def within(question: Question, settings: PlanSettings) -> bool:
         return False
     if any(getattr(taken, axis) not in values for axis, values in question.axes.items()):
         return False
-    return asked.kernel in {automatic.AUTO, settings.kernel} and 100 * _idle(settings) <= own.max_idle
-
-
-def _idle(settings: PlanSettings) -> float:
-    waits = settings.pp - 1
-    return waits / (settings.virtual_stages * settings.micro_batches + waits)
+    waits, slots = idle(whole_model.parallel_of(settings))
+    return asked.kernel in {automatic.AUTO, settings.kernel} and 100 * waits <= own.max_idle * slots
 
 
 def more_devices(question: Question, watch: Watch = unwatched) -> tuple[Candidate | None, tuple[int, ...]]:

@@ -9,7 +9,7 @@ from mla_cost.declared.layers import named as declared_as
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import Parallel
+from mla_cost.mesh.degrees import Parallel
 from mla_cost.pricing.automatic import with_kernel
 from mla_cost.pricing.resolve import Illegal, named, resolve, scheme_of
 from mla_cost.studies.longest.needs import smallest

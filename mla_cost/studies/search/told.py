@@ -23,7 +23,7 @@ def candidate(space: Space, row: Row) -> Candidate:
         kernel=program.settings.kernel,
         value_padding=program.settings.value_padding,
         devices=place.devices,
-        **place._asdict(),
+        **place.stated,
         sharding=space.shardings[row["sharding"]],
         remat=space.policies[row["policy"]],
         status=cast("Status", STATUSES[row["status"]]),

@@ -12,7 +12,7 @@ from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.errors import InputError, nearest, shown
-from mla_cost.inputs import catalog
+from mla_cost.inputs import catalog, schedules
 from mla_cost.inputs.config import AttentionDims, ModelConfig, validated
 from mla_cost.inputs.counts import counted
 from mla_cost.inputs.given import items
@@ -224,6 +224,8 @@ def _check_value(settings: PlanSettings, name: str, value: Any) -> None:
     if name == "model":
         catalog.model(value)
         return
+    if name == "schedule" and isinstance(value, str):
+        schedules.find(value)
     if name == "device":
         if value not in {None, "none"}:
             catalog.device(value)
