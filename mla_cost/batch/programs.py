@@ -75,9 +75,9 @@ def compiled_account(key: Key) -> Account:
 def held(tape: Tape, account: Account) -> Tape:
     """The tape where somebody else holds the input: the program does not free it."""
     given = account.timeline.allocations[0]
-    rows = list(zip(tape.sizes, tape.signs, tape.events, strict=True))
+    rows: list[tuple[int, int, int | None]] = list(zip(tape.sizes, tape.signs, tape.events, strict=True))
     at = rows.index((account.of_allocation[given.number], -1, given.freed))
-    sizes, signs, events = zip(*rows[:at], *rows[at + 1 :], strict=True)
+    sizes, signs, events = (column[:at] + column[at + 1 :] for column in (tape.sizes, tape.signs, tape.events))
     return Tape(sizes, signs, events, tape.forward - (at < tape.forward))
 
 
@@ -96,7 +96,7 @@ def program(
     rows = rows_of(each, monomials)
     largest = [rows] if sizes else []
     for tape, kinds, apart in peaks:
-        forward, backward = evaluate.course(account, tape, rows, kinds).phases()
+        forward, backward = evaluate.course(account, tape, [*rows], kinds).phases()
         largest += [np.array(forward), np.array(backward)] if apart else [np.array(forward + backward)]
     parts = (Rows(rows_of(rest, monomials)), *(Rows(undominated(each), largest=True) for each in largest))
     return Program(asked, monomials, parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,13 @@ from mla_cost.pricing.block import stacked
 from mla_cost.pricing.compile import Key, timeline
 from mla_cost.pricing.resolve import resolve
 
-SETTINGS = [{"sp": 1}, {"sp": 4}, {"sp": 4, "remat": "full"}, {"sp": 4, "names": "held"}, {"sp": 128, "micro_batch": 2}]
+SETTINGS: list[dict[str, Any]] = [
+    {"sp": 1},
+    {"sp": 4},
+    {"sp": 4, "remat": "full"},
+    {"sp": 4, "names": "held"},
+    {"sp": 128, "micro_batch": 2},
+]
 
 
 def keys() -> list[Key]:
@@ -63,7 +70,7 @@ def test_a_course_is_the_same_over_numbers_and_over_rows():
         numbers = [size.at(values) for size in each]
         at = np.array([np.prod([values[name] for name in monomial] or [1]) for monomial in monomials])
         told = course(account, account.allocated, numbers, kinds)
-        rows = course(account, account.allocated, rows_of(each, monomials), kinds)
+        rows = course(account, account.allocated, [*rows_of(each, monomials)], kinds)
         for ours, theirs in zip(told.phases(), rows.phases(), strict=True):
             assert ours == [row @ at for row in theirs]
         assert max(map(max, told.phases())) == max(*told.live, *(live for _, live in told.works), 0)
