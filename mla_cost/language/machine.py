@@ -15,7 +15,7 @@ from mla_cost.language.dims import Facts
 from mla_cost.language.polynomial import ZERO, Polynomial
 from mla_cost.language.strides import Axes, contiguous, is_contiguous, is_dense, like, names
 
-PROGRAMS = 1024  # that a process keeps, and of each thing that is folded from them: about 100 KB a program
+PROGRAMS = 768  # that a process keeps, and of each thing folded from them: with these 150 KB a program (44 MB for 290)
 
 Phase = Literal["forward", "recompute", "backward"]
 Kind = Literal["activation", "parameter", "parameter_gradient"]

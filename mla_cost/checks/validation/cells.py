@@ -102,11 +102,15 @@ def fake_cells(size: Size) -> list[Spec]:
     full: all there are, and the cross product. default: of each group the cells that show two values together which no
     cell before them shows. quick: each third of those.
     """
-    groups = (_real(), _small(), _stacks(), _held(), _torchs_own())
     if size == "full":
-        return list(dict.fromkeys([*chain(*groups), *_crossed()]))
-    chosen = list(dict.fromkeys(chain(*map(covering, groups))))
+        return list(dict.fromkeys([*chain(*groups()), *_crossed()]))
+    chosen = list(dict.fromkeys(chain(*map(covering, groups()))))
     return chosen if size == "default" else chosen[::3]
+
+
+def groups() -> tuple[list[Spec], ...]:
+    """All cells but the cross product, by what they are for."""
+    return _real(), _small(), _stacks(), _held(), _torchs_own()
 
 
 def covering(cells: Iterable[Spec]) -> list[Spec]:
