@@ -214,8 +214,8 @@ _ROWS: Final = (
     ),
     Setting(
         "schedule", MESH, f"In which order stages run micro-batches: {', '.join(SCHEDULES)}, or a table of passes",
-        "text", most=1000, none=True, unsaid="1f1b by default, interleaved with virtual stages", metavar="NAME|FILE.yaml",
-        scopes=MODEL, reads=PIPELINES, example="gpipe",
+        "text", most=1000, none=True, unsaid="1f1b by default, interleaved with virtual stages",
+        metavar="NAME|FILE.yaml", scopes=MODEL, reads=PIPELINES, example="gpipe",
     ),
     _STAGE_LAYERS,
     _STAGE_LAYERS._replace(name="last_layers", help="Layers of the last stage"),

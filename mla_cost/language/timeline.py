@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from mla_cost.language.polynomial import Polynomial
 
-PROGRAMS = 1024  # that a process keeps, and of each thing that is folded from them: about 100 KB a program
+PROGRAMS = 768  # that a process keeps, and of each thing folded from them: with these 150 KB a program (44 MB for 290)
 
 Phase = Literal["forward", "recompute", "backward"]
 Kind = Literal["activation", "parameter", "parameter_gradient"]

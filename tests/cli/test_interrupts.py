@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
 from typing import NamedTuple
@@ -72,6 +73,33 @@ def test_an_early_ctrl_c_is_as_quiet(when):
     ended = interrupted(SEARCH, when=when, keyboard=True)
     assert (ended.code, ended.seconds < PROMPT) == (130, True)
     assert not [noise for noise in NOISE if noise in ended.shown]
+
+
+INTERRUPTED = """
+import os, sys
+stop = sys.argv.pop(1)
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == stop:
+            os.kill(os.getpid(), 2)
+sys.meta_path.insert(0, Finder)
+from mla_cost.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["mla_cost.cli.interrupt", "mla_cost.cli.program", "typer", "mla_cost.api"])
+def test_ctrl_c_during_an_import_is_as_quiet(checkout, module):
+    run = [sys.executable, "-c", INTERRUPTED, module, "plan"]
+    done = subprocess.run(run, cwd=checkout, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_nothing_slow_is_imported_before_ctrl_c_is_ours(checkout):
+    """`-S`, since site-packages may hold files that import on their own."""
+    code = "import sys, mla_cost.cli; print(sorted({'typing', 'enum', 'signal', 'threading'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=checkout, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_a_quick_answer_shows_no_bar_and_a_pipe_none_at_all(capfd):

@@ -144,7 +144,7 @@ def test_ints_and_arrays_agree(question, family):
     assert arrays(it) == ints(it)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(questions(), st.sampled_from(FAMILIES))
 def test_ints_and_sympy_agree(question, family):
     it = figures(pointed(question), family)

@@ -195,7 +195,7 @@ def test_moments_are_dropped_only_where_others_reach_them():
 
 
 def test_a_disagreement_is_an_error(monkeypatch):
-    top = programs.top
+    top = matrices.top
     monkeypatch.setattr(programs, "top", lambda moments: top(moments) + 2)
     with pytest.raises(ArithmeticError, match="plan"):
         sweep(over={"seq_len": [4096]}, **BASE).to_numpy()
