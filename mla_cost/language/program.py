@@ -57,6 +57,11 @@ class Parameter(NamedTuple):
     dims: tuple[str, ...]
     dtype: str | None = None
 
+    @property
+    def text(self) -> str:
+        """The weight as texts write it."""
+        return f"{self.name}[{' '.join(self.dims)}]{f':{self.dtype}' if self.dtype else ''}"
+
 
 class Op(NamedTuple):
     """results = op "words" arguments."""
@@ -71,10 +76,7 @@ class Op(NamedTuple):
     def text(self) -> str:
         """The op as texts write it, without the dims of its results."""
         quoted = "".join(f' "{word}"' for word in self.words)
-        given = ", ".join(
-            argument if isinstance(argument, str) else f"{argument.name}[{' '.join(argument.dims)}]"
-            for argument in self.arguments
-        )
+        given = ", ".join(argument if isinstance(argument, str) else argument.text for argument in self.arguments)
         return f"{', '.join(result.name for result in self.results)} = {self.name}{quoted} {given}".rstrip()
 
 
