@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -27,13 +27,14 @@ _TYPES: Final[dict[str, Any]] = {
 _NOT_SP: Final = Option("sequence_parallel", "", "", "switch", hidden=True)
 
 
-class Given(NamedTuple):
+class Given:
     """What a command line gave a command: `values` by the names of its options and settings, None where absent."""
 
-    command: str
-    values: dict[str, Any]
+    def __init__(self, command: str, values: dict[str, Any]) -> None:
+        self.command = command
+        self.values = values
 
-    def __getitem__(self, name: str) -> Any:  # type: ignore[override]
+    def __getitem__(self, name: str) -> Any:
         """The value of one option."""
         return self.values[name]
 

@@ -27,8 +27,12 @@ MOST_VALUES: Final = 10_000_000
 MOST_LISTED: Final = 1_000_000  # of a list or a generator, which hold each value
 _VALUES: Final = "numbers, names, true, false or null; a list or range of them, or text such as 1..64*2"
 # by scope, the fields of which whole numbers are gone over, as arrays
-COUNTS: Final = {scope: tuple(row.name for row in TABLE.values() if scope in row.numbers) for scope in BOTH}
-FIELDS: Final = {scope: tuple(row.name for row in TABLE.values() if scope in row.swept) for scope in BOTH}
+COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
+    scope: tuple(row.name for row in TABLE.values() if scope in row.numbers) for scope in BOTH
+}
+FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    scope: tuple(row.name for row in TABLE.values() if scope in row.swept) for scope in BOTH
+}
 DECLARED: Final[dict[str, Mapping[str, Any]]] = {"form": FORMS, "scheme": SCHEMES, "kernel": KERNELS}
 _RANGE: Final = re.compile(r"(\d+[kKmM]?)\.\.(\d+[kKmM]?)(?:([*+])(\d+[kKmM]?))?")
 _DIGITS: Final = 18
