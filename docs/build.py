@@ -38,6 +38,13 @@ def output(arguments: str) -> str:
     return f"```text\n$ mla-cost {arguments}\n{lines}\n```"
 
 
+def opening(arguments: str, until: str) -> str:
+    """What a command prints before a line that begins so."""
+    lines = output(arguments).splitlines()
+    cut = next(at for at, line in enumerate(lines) if line.startswith(until))
+    return "\n".join([*lines[:cut], "...", "```"])
+
+
 def symbols() -> str:
     """Every symbol of a formula."""
     rows = [(f"`{name}`", meaning, f"`{field}`") for name, (meaning, field) in SYMBOLS.items()]
@@ -86,7 +93,8 @@ def fused_workspace() -> str:
 
 def kv_gather() -> str:
     """The file of the scheme that docs/adding.md reads line by line."""
-    return f"```python\n{(ROOT / 'mla_cost' / 'declared' / 'schemes' / 'kv_gather.py').read_text(encoding='utf-8').strip()}\n```"
+    scheme = ROOT / "mla_cost" / "declared" / "schemes" / "kv_gather.py"
+    return f"```python\n{scheme.read_text(encoding='utf-8').strip()}\n```"
 
 
 def reserves() -> str:
@@ -103,6 +111,7 @@ def reserves() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
+    "first-output": partial(opening, MODEL_PLAN, "Worst moment"),
     "model-output": partial(output, MODEL_PLAN),
     "block-output": partial(output, BLOCK_PLAN),
     "symbols": symbols,

@@ -17,4 +17,7 @@ SP = 8
 FRAGMENTATION_PERCENT = {"attention": 0, "model": 5}
 # by scope, what a plan has where nothing was said: the kernel that trains there, of a whole model no degree that nobody
 # named. A formula without numbers has no device to ask, and is of ATTENTION_KERNEL.
-OF_SCOPE: Final = {"attention": {"kernel": "auto"}, "model": {"kernel": "auto", "sp": 1}}
+OF_SCOPE: Final[dict[str, dict[str, str | int]]] = {
+    "attention": {"kernel": "auto"},
+    "model": {"kernel": "auto", "sp": 1},
+}

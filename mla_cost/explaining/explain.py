@@ -182,7 +182,7 @@ def _known(kind: str, name: Any, names: Mapping[str, str]) -> str:
     return names[name]
 
 
-def _explain(form: str, key: Key, quantity: str, values: Mapping[str, int] | None) -> Explanation:
+def _explain(form: str, key: Key, quantity: Any, values: Mapping[str, int] | None) -> Explanation:
     if not isinstance(quantity, str) or quantity not in QUANTITIES:
         raise InputError(
             f"unknown quantity {shown(quantity)}", allowed=", ".join(QUANTITIES), nearest=nearest(quantity, QUANTITIES)

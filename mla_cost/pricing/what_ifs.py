@@ -355,7 +355,8 @@ def _hopeless(asked: Priced) -> bool:
     least = sum(stage.weight_bytes for stage in stages)
     if settings.tp == settings.sp == settings.dp == 1:
         least += sum(stage.moments_bytes for stage in stages)
-    return least > 2**LONGEST * asked.device.visible_bytes.integer * len(stages)
+    reach: int = 2**LONGEST * asked.device.visible_bytes.integer * len(stages)
+    return least > reach
 
 
 def _shortest(asked: Priced, most: int, known: dict[str, Priced], allowed: Allowed) -> _Found | None:

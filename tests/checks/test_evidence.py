@@ -68,6 +68,7 @@ def test_table_1_is_met_to_the_decimal_that_is_printed(rows):
 
 def test_a_figure_that_rounds_to_another_decimal_differs():
     row = next(row for row in load("paper").rows if row.decimals == 1)
+    assert isinstance(row.published, float)
     off = row.model_copy(update={"published": row.published + 0.1})
     assert replay(load("paper"), off, executor=False).status == "differs"
 
@@ -82,8 +83,10 @@ def test_table_2_is_met_within_a_percent_at_the_moments_that_it_shows(rows):
     for at, seq_len in enumerate((4096, 8192, 16384)):
         answer = mla_cost.plan(**mla_cost.plan_file("laga-paper") | {"seq_len": seq_len})
         for form, phases in MOMENTS.items():
-            assert answer[form].memory.allocated_peak_moment.phase == phases[at]
-            assert answer[form].memory.allocated_peak_bytes / 1e6 == rows[f"table-2-{seq_len}-{form}"].predicted
+            memory = answer[form].memory
+            assert memory.allocated_peak_moment is not None
+            assert memory.allocated_peak_moment.phase == phases[at]
+            assert (memory.allocated_peak_bytes or 0) / 1e6 == rows[f"table-2-{seq_len}-{form}"].predicted
 
 
 def literal(form, seq_len, sp, heads, mlp):

@@ -19,6 +19,9 @@ FIT = ("fit", "--model", "kimi-k2", "--device", "910b-64gb", "--seq-len", "8192"
 NOISE = (b"Traceback", b"Exception ignored", b"KeyboardInterrupt", b"BrokenProcessPool", b"Aborted")
 
 
+PROMPT = 3.0  # seconds on a machine that may be busy; quiet ones take 0.01 to 0.15
+
+
 class Ended(NamedTuple):
     code: int
     seconds: float
@@ -45,6 +48,8 @@ def interrupted(arguments: tuple[str, ...], *, when: bytes | float, keyboard: bo
         if due and not sent:
             sent, before = time.monotonic(), shown
             os.write(terminal, b"\x03") if keyboard else os.kill(child, signal.SIGINT)
+    else:
+        os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     os.close(terminal)
     return Ended(os.waitstatus_to_exitcode(status), time.monotonic() - sent, shown, before)
@@ -58,7 +63,7 @@ def test_ctrl_c_ends_what_runs_at_once(arguments, keyboard):
     ended = interrupted(arguments, when=words, keyboard=keyboard)
     assert words in ended.before
     assert ended.code == 130
-    assert ended.seconds < 0.5
+    assert ended.seconds < PROMPT
     assert not [noise for noise in NOISE if noise in ended.shown]
     assert ended.shown.endswith(b"\r\x1b[2K\x1b[?25h"), "the bar is gone and the cursor is back"
 
@@ -66,7 +71,7 @@ def test_ctrl_c_ends_what_runs_at_once(arguments, keyboard):
 @pytest.mark.parametrize("when", [0.4, 0.7])
 def test_an_early_ctrl_c_is_as_quiet(when):
     ended = interrupted(SEARCH, when=when, keyboard=True)
-    assert (ended.code, ended.seconds < 0.5) == (130, True)
+    assert (ended.code, ended.seconds < PROMPT) == (130, True)
     assert not [noise for noise in NOISE if noise in ended.shown]
 
 

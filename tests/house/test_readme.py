@@ -1,4 +1,4 @@
-"""The README does what it says: its commands run, its Python is a doctest, its output is the command's."""
+"""The README and the guide do what they say: their commands run, their Python is a doctest, output is the command's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from mla_cost.declared.forms import FORMS
 from mla_cost.results import Status
 
 README = Path(__file__).parents[2] / "README.md"
-TEXT = README.read_text(encoding="utf-8")
+GUIDE = README.parent / "docs" / "guide.md"
+OPENING = README.read_text(encoding="utf-8")
+TEXT = f"{OPENING}\n{GUIDE.read_text(encoding='utf-8')}"
 CONFIG = Path(__file__).parents[1] / "fixtures" / "hf" / "deepseek_like.json"
 
 
@@ -25,7 +27,7 @@ def blocks(language: str) -> list[str]:
 
 def commands() -> list[str]:
     lines = [line for block in blocks("sh") for line in block.splitlines()]
-    return [line.partition(" #")[0].strip() for line in lines if line.startswith("mla-cost ")]
+    return sorted({line.partition(" #")[0].strip() for line in lines if line.startswith("mla-cost ")})
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def test_every_command_answers(command, folder, monkeypatch, capsys):
 
 def test_python_examples():
     (example,) = blocks("python")
-    test = doctest.DocTestParser().get_doctest(example, {}, "README.md", "README.md", 0)
+    test = doctest.DocTestParser().get_doctest(example, {}, GUIDE.name, str(GUIDE), 0)
     assert test.examples
     failures: list[str] = []
     doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=failures.append)
@@ -62,6 +64,14 @@ def test_make_targets_exist():
     made = re.findall(r"^(\w+):", (README.parent / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert targets == ["plan", "test"]
     assert set(targets) <= set(made)
+
+
+def test_the_first_screen_answers_what_how_and_shows_it():
+    """What it is for, how to install it, one command, its output and a picture, within two screens of 60 lines."""
+    opening = OPENING.splitlines()
+    wanted = ("will it fit", "pipx install", "$ mla-cost plan", "![")
+    assert all(any(word in line for line in opening[:60]) for word in wanted)
+    assert len(opening) < 120
 
 
 def test_every_verdict_is_explained():

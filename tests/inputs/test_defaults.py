@@ -58,6 +58,7 @@ def test_the_ranks_of_a_block_follow_its_heads_and_its_sequence(heads, seq_len, 
     )
     same = next(each for each in map(among.row, range(4)) if each["seq_len"] == seq_len and each["dims.heads"] == heads)
     assert same["sp"] == sp
+    assert row.verdict is not None
     for swept in (alone, same):
         assert (swept["kernel"], swept["status"]) == (row.kernel, row.verdict.status)
         assert (swept["saved_bytes"], swept["allocated_peak_bytes"], swept["usable_bytes"]) == (

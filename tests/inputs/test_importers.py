@@ -354,7 +354,7 @@ def test_the_heading_and_the_json_say_what_is_assumed(tmp_path: Path) -> None:
     renamed = {**without("num_nextn_predict_layers", "q_lora_rank"), "model_type": "other", "topk_method": "greedy"}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(renamed), encoding="utf-8")
-    asked = {"model": str(path), "device": None, "form": "explicit", "seq_len": 4096}
+    asked: dict[str, Any] = {"model": str(path), "device": None, "form": "explicit", "seq_len": 4096}
     whole = mla_cost.plan(**asked)
     assert set(whole.inputs["assumed"]) == {"q_lora_rank", "num_mtp_layers"}
     assert "assumed: num_nextn_predict_layers is not in the file; taken: no MTP module" in " ".join(repr(whole).split())

@@ -53,9 +53,20 @@ WRONG: list[Any] = [
 ]
 
 
-def calls() -> dict[str, Callable[[Any], Any]]:
+Call = Callable[[Any], Any]
+
+
+def one_of(function: Callable[..., Any], base: dict[str, Any], name: str) -> Call:
+    return lambda value: function(**{**base, name: value})
+
+
+def key_of(function: Callable[..., Any], base: dict[str, Any], name: str, key: str, *, listed: bool = False) -> Call:
+    return lambda value: function(**base, **{name: {key: [value] if listed else value}})
+
+
+def calls() -> dict[str, Call]:
     """Every argument of every public function, by name."""
-    found: dict[str, Callable[[Any], Any]] = {
+    found: dict[str, Call] = {
         "plan_file": mla_cost.plan_file,
         "levers(refused)": lambda value: mla_cost.levers(**BASE, refused=value),
         "sweep(over)": lambda value: mla_cost.sweep(**BASE, over=value),
@@ -74,7 +85,7 @@ def calls() -> dict[str, Callable[[Any], Any]]:
 
     def add(function: Callable[..., Any], base: dict[str, Any], names: Any) -> None:
         for name in names:
-            found[f"{function.__name__}({name})"] = lambda value, name=name: function(**{**base, name: value})
+            found[f"{function.__name__}({name})"] = one_of(function, base, name)
 
     add(mla_cost.plan, BASE, (*PlanSettings.model_fields, "nonsense"))
     add(mla_cost.longest, BASE | {"scope": "attention"}, ("max_seq_len", "zigzag", "model", "device", "form", "dims"))
@@ -83,17 +94,12 @@ def calls() -> dict[str, Callable[[Any], Any]]:
     add(mla_cost.sweep, {**BASE, "over": {"sp": [1]}}, ("model", "device", "form", "scope", "seq_len"))
     for field, keys in (("dims", AttentionDims.model_fields), ("facts", ModelConfig.model_fields)):
         for key in keys:
-            found[f"plan({field}.{key})"] = lambda value, field=field, key=key: mla_cost.plan(
-                **BASE, **{field: {key: value}}
-            )
+            found[f"plan({field}.{key})"] = key_of(mla_cost.plan, BASE, field, key)
     for scope in ("model", "attention"):
         for key in ("sp", "seq_len", "form", "model", "device", "kernel", "dtype", "dims.heads", "reserve.x", "causal"):
             for listed in (False, True):
-                found[f"sweep({scope}, over.{key}{'[]' * listed})"] = (
-                    lambda value, scope=scope, key=key, listed=listed: mla_cost.sweep(
-                        **BASE, scope=scope, over={key: [value] if listed else value}
-                    )
-                )
+                name = f"sweep({scope}, over.{key}{'[]' * listed})"
+                found[name] = key_of(mla_cost.sweep, {**BASE, "scope": scope}, "over", key, listed=listed)
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import mla_cost
 from mla_cost.inputs import catalog
-from mla_cost.pricing.what_ifs import even_layout
+from mla_cost.mesh.parallel import even_layout
 from mla_cost.results import Result
 
 PLAN: dict[str, Any] = {"model": "moonlight-16b-a3b", "device": "h100-80gb", "form": "explicit", "seq_len": 4096}
@@ -71,7 +71,7 @@ def layouts(message: str, asked: Change) -> Iterator[Change]:
         yield {"pipeline_layout": written(asked["pipeline_layout"], int(count), letter)}
     if "state first_layers, last_layers or a pipeline_layout" in message:
         model, parts = catalog.model(asked["model"]), asked["pp"] * asked.get("virtual_stages", 1)
-        yield {"pipeline_layout": even_layout(model.num_layers or 0, model, parts)}
+        yield {"pipeline_layout": even_layout(model.num_layers or 0, model.num_mtp_layers or 0, parts)}
 
 
 def written(layout: str, count: int, letter: str) -> str:
@@ -111,14 +111,11 @@ REFUSED: list[Change] = [
     {"sp": 3},
     {"ep": 7, "dp": 7},
     {"ep": 3},
-    {"pp": 5},
     {"pp": 64},
-    {"pp": 2},
     {"dp": 2, "ep": 4},
     {"pp": 2, "first_layers": 4, "last_layers": 4},
     {"pp": 3, "last_layers": 4},
     {"virtual_stages": 2},
-    {"pp": 3, "virtual_stages": 2, "micro_batches": 6},
     {"etp": 3},
     V3 | {"pp": 2, "pipeline_layout": "Et*31|t*30L"},
     V3 | {"pp": 2, "pipeline_layout": "Et*31|t*30mmL"},
@@ -218,7 +215,8 @@ class TestModulesThatPredictFurther:
         assert none.memory == self.row(facts={"num_mtp_layers": 0}).memory
         modules = [(row.memory.stages or ())[0].mtp_modules for row in (none, own, two)]
         assert modules == [0, 1, 2]
-        assert none.memory.allocated_peak_bytes < own.memory.allocated_peak_bytes < two.memory.allocated_peak_bytes
+        peaks = [row.memory.allocated_peak_bytes or 0 for row in (none, own, two)]
+        assert peaks == sorted(set(peaks))
 
     def test_a_recipe_without_it(self) -> None:
         """DeepSeek-V3 over 2 stages without MTP, by the layout that a recipe writes."""
@@ -229,6 +227,12 @@ class TestModulesThatPredictFurther:
         study = mla_cost.sweep(**PLAN | V3, over={"mtp": [0, 1]})
         found = [row["required_bytes"] for row in study]  # type: ignore[attr-defined]
         assert found == [self.row(mtp=count).verdict.required_bytes for count in (0, 1)]  # type: ignore[union-attr]
-        asked = {"model": "deepseek-v3", "device": "h100-80gb", "devices": 512, "global_batch": 512, "seq_len": 4096}
+        asked: Change = {
+            "model": "deepseek-v3",
+            "device": "h100-80gb",
+            "devices": 512,
+            "global_batch": 512,
+            "seq_len": 4096,
+        }
         best = mla_cost.search(**asked, mtp=0, tp=8, remat="full", sharding="distributed", form="explicit", sp=1).best
         assert best is None or "m" not in (best.pipeline_layout or "")

@@ -267,10 +267,16 @@ def test_no_change_leaves_less_than_half_the_weights_of_an_average_stage(more):
 
 def test_a_model_whose_states_alone_are_too_large_is_answered_without_pricing_what_cannot_help(monkeypatch):
     """DeepSeek-V3 on one rank: weights and moments are 390 GiB on 16 times the ranks; first changes are told."""
-    priced = []
+    priced: list[Any] = []
     after = what_ifs.Priced.after
-    monkeypatch.setattr(what_ifs.Priced, "after", lambda self, change: priced.append(change) or after(self, change))
+
+    def counted(self: what_ifs.Priced, change: Any) -> what_ifs.Priced:
+        priced.append(change)
+        return after(self, change)
+
+    monkeypatch.setattr(what_ifs.Priced, "after", counted)
     settings = PlanSettings(model="deepseek-v3", device=("h100-80gb",), scope="model", form=("laga",)).by_scope()
     (row,) = api.with_levers(settings).results
+    assert row.verdict is not None
     assert row.verdict.remedy == f"no {what_ifs.LONGEST} changes of these settings make it fit"
     assert len(priced) < 40

@@ -582,7 +582,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"profile": "megatron", "form": ("absorbed",)}, "no absorbed training path"),
     ({"profile": "megatron", "form": ("laga",)}, "no gather of the latent"),
     ({"profile": "megatron", "kernel": "eager"}, "does not run kernel eager; use kernel flash"),
-    ({"profile": "megatron", "scheme": "kv-gather", "sp": 2}, "not priced with scheme kv-gather; use ulysses"),
+    ({"profile": "megatron", "scheme": "kv-gather", "sp": 2}, "not priced with scheme kv-gather; use scheme ulysses"),
     ({"profile": "reference", "scheme": "ring", "sp": 2}, "an attention call that only profile megatron has"),
     ({"profile": "reference", "scheme": "kv-all-gather"}, "an attention call that only profile megatron has"),
     ({"profile": "megatron", "dtype": "fp32"}, "bf16 only"),
@@ -590,7 +590,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"profile": "megatron", "dispatcher": "hybridep", "ep": 1}, "dispatcher hybridep needs ep above 1"),
     (
         {"profile": "reference", "cross_entropy": "native-fused"},
-        "native-fused belongs to profile megatron; profile reference takes native, fused, chunked",
+        "native-fused belongs to profile megatron; profile reference takes native, no-upcast, in-place, fused, chunked",
     ),
     (
         {"profile": "megatron", "cross_entropy": "chunked"},

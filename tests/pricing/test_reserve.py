@@ -104,7 +104,7 @@ def test_who_is_sent_to():
 def moonlight(**changed: Any) -> Verdict:
     """Eight ranks that fit."""
     plan: dict[str, Any] = {"model": "moonlight", "device": "h100-80gb", "scope": "model", "form": "explicit"}
-    found = mla_cost.plan(**plan, ep=8, dp=8, seq_len=8192, remat="moe", **changed)["explicit"].verdict
+    found = mla_cost.plan(**plan, ep=8, dp=8, seq_len=4096, remat="moe", **changed)["explicit"].verdict
     assert found is not None
     return found
 

@@ -34,9 +34,9 @@ def test_levers_say_whose_memory_it_is(capsys):
 
 
 def test_a_stage_that_fits_does_not_make_the_plan_fit(capsys):
-    """Peak 158.98 GiB on stage 1, of 73.64 usable."""
+    """Peak 162.03 GiB on stage 1, of 73.86 usable; 34.91 on stage 14."""
     text = printed(capsys, "--stage", "14", "--require-fit", code=1)
-    assert "fits, 41.8 GiB left; the plan does not fit: stage 1 85.3 GiB short" in text
+    assert "fits, 38.9 GiB left; the plan does not fit: stage 1 88.2 GiB short" in text
     printed(capsys, "--stage", "1", "--require-fit", code=1)
     printed(capsys, "--stage", "14", "--remat", "full", "--require-fit")
 

@@ -43,9 +43,14 @@ def test_only_layers_with_mla_run_the_form() -> None:
 
 
 def test_an_indexer_keeps_the_stated_bytes_in_every_layer_that_has_one() -> None:
-    """DeepSeek-V3.2: 61 layers; where most is alive, in the last of them, the module ahead has let go."""
-    less, more = (peak("deepseek-v3.2", facts={"indexer_layer_bytes": n}) for n in (0, 9))
-    assert more - less == 61 * 9
+    """DeepSeek-V3.2 has 61 layers and one module ahead.
+
+    Most is alive where the module's loss goes back, its own layer kept; in attention of that layer, what its indexer
+    kept is gone.
+    """
+    for loss, layers in (("native", 62), ("in-place", 61)):
+        less, more = (peak("deepseek-v3.2", facts={"indexer_layer_bytes": n}, cross_entropy=loss) for n in (0, 9))
+        assert more - less == layers * 9
     assert any("attention to all" in note for note in answered("deepseek-v3.2", facts={"indexer_layer_bytes": 0}).notes)
 
 

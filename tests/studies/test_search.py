@@ -524,7 +524,7 @@ def test_where_more_devices_hold_it_that_many_are_told():
     assert miss is not None
     assert miss.candidate is not None
     assert miss.more_devices is not None
-    assert miss.more_devices.devices == 4
+    assert miss.more_devices.devices == 6  # 4 are 0.95 GiB short: the loss keeps its logits in fp32
     more = planned("deepseek-v2-lite", seq_len=4096, **as_plan(miss.more_devices))
     assert more is not None
     assert own(miss.more_devices) == more[:5]
@@ -578,7 +578,7 @@ def test_the_command_prints_what_python_answers(tiny, capsys):
     assert tuple(rows[0]) == Candidate._fields
     text = run(capsys, *flags, "--pareto")
     assert f"{found.candidates:,} candidates" in text
-    assert "it ranks and predicts nothing" in text
+    assert "it ranks and predicts nothing" in " ".join(text.split())
     assert found.best is not None
     assert found.best.command in text
     assert "None beats these" in text

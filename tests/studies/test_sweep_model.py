@@ -278,7 +278,7 @@ def test_a_picture(tmp_path):
 
 def test_no_row_with_an_answer_ends_with_2(capsys):
     with pytest.raises(SystemExit) as ended:
-        main(["sweep", "--scope", "model", "--over", "pp=2", "--form", "laga"])
+        main(["sweep", "--scope", "model", "--over", "pp=64", "--form", "laga"])
     assert ended.value.code == 2
     assert "61 layers do not split" in capsys.readouterr().err
 

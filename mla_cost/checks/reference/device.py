@@ -158,6 +158,7 @@ def _parser() -> argparse.ArgumentParser:
         ("layers", 1),
         ("sp", None),
         ("tp", 1),
+        ("idle_mlp", Spec.idle_mlp),
         ("ffn", Spec.ffn),
         ("vocab", Spec.vocab),
         ("loss_chunks", Spec.loss_chunks),

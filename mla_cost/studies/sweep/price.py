@@ -167,6 +167,7 @@ class Pricer:
 
     def usable(self, choice: Choice, box: Box, device: DeviceConfig) -> Any:
         """Usable bytes at every point of a box; the reserve may depend on the number of ranks."""
+        values: Any
         axis, values = self.grid.symbols["P"]
         reserve = tuple(sorted(choice.settings.reserve.items()))
         key = (device.name, reserve)

@@ -424,7 +424,8 @@ def _code(column: Column, value: Any) -> Any:
         return -1  # as columns hold what a row does not have
     if not isinstance(value, bool | int | float | np.number):
         raise InputError("is no value of a column", field=f"where {column.name}", value=value, allowed=_WANTED)
-    return value if abs(value) < LARGEST else -2
+    size: Any = abs(value)
+    return value if size < LARGEST else -2
 
 
 def _signed(values: NDArray[Any], name: str) -> NDArray[Any]:
