@@ -48,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _quiet_from_here() -> None:
     """Ctrl-C ends the process without a word, first of all while what follows is being imported."""
-    import _signal  # type: ignore[import-not-found]  # the part of signal that is there already: signal itself builds enums first
+    # The part of signal that is there already (signal itself builds enums first). It has no type stubs.
+    import _signal  # type: ignore[import-not-found]
 
     own = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
     if own and sys.modules.get("threading") is None:  # a program with threads may not be in its main one
