@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 from mla_cost.declared import defaults
 from mla_cost.declared.schedules import SCHEDULES
+from mla_cost.declared.shardings import SHARDINGS
 
 Kind = Literal["name", "names", "text", "tokens", "count", "choice", "bytes", "switch", "entries", "mapping"]
 Scope = Literal["attention", "model"]
@@ -21,7 +22,6 @@ Formula = Literal["plan", "style", "set", "none"]
 
 # the values of a choice, as types: `PlanSettings` has them too
 Scopes = Literal["attention", "model"]
-Sharding = Literal["ddp", "distributed", "zero1", "zero2"]
 StateDtype = Literal["fp32", "bf16"]
 MainWeights = Literal["fp32", "remainders"]
 DownProjections = Literal["replicated", "sharded"]
@@ -234,8 +234,9 @@ _ROWS: Final = (
         most=2**20, scopes=MODEL, numbers=MODEL, search="follows", heading=True, example="32",
     ),
     Setting(
-        "sharding", STEP, "What data-parallel ranks share", **_choice(Sharding, "distributed"), scopes=MODEL,
-        reads=STATES | VERDICTS, search="choice", heading=True, example="zero1",
+        "sharding", STEP, "What data-parallel ranks share", "choice", values=tuple(SHARDINGS),
+        default=defaults.SHARDING, scopes=MODEL, reads=STATES | VERDICTS, search="choice", heading=True,
+        example=next(reversed(SHARDINGS)),
     ),
     Setting(
         "remat", STEP, "What backward runs again: core_attn, mlp, moe, ...", "text", default="none", most=200,
