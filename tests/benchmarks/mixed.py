@@ -39,8 +39,8 @@ def call(draw: random.Random) -> None:
     import mla_cost
 
     asked = {name: draw.choice(values) for name, values in (_ANY | draw.choice([_BLOCK, _WHOLE])).items()}
-    commands: list[Callable[..., Any]] = [mla_cost.plan, _swept, _fitted, _explained, _searched]
-    other = draw.choices(commands, [87, 9, 2, 1, 1])[0]
+    calls: list[Callable[..., object]] = [mla_cost.plan, _swept, _fitted, _explained, _searched]
+    (other,) = draw.choices(calls, [87, 9, 2, 1, 1])
     try:
         other(**asked)
     except mla_cost.InputError:

@@ -147,7 +147,9 @@ def gated(monkeypatch: pytest.MonkeyPatch, dtype: str = "") -> str:
     """The explicit form with a weight of its own."""
     form, name = FORMS["explicit"], f"gated{dtype.replace(':', '_')}"
     assert isinstance(form, Form)
-    text = form.text.replace("    y = linear o", f"    gate = linear x, W_gate[n v h]{dtype}\n    y = linear o")
+    text = form.text.replace(
+        "    y[S b h] = linear o", f"    gate = linear x, W_gate[n v h]{dtype}\n    y[S b h] = linear o"
+    )
     monkeypatch.setitem(FORMS, name, form._replace(name=name, text=text))
     return name
 
