@@ -160,7 +160,7 @@ def test_places_are_those_of_rules_typed_here(tiny, case):
     own = {"max_tp": case.max_tp, "max_micro_batch": case.max_micro_batch}
     asked = question(tiny, *case[:3], virtual_stages=case.chunks, etp=case.etp, **own)
     tally = Tally()
-    found = [(*place[:7], *place[8:]) for place in places(asked, tally)]
+    found = [(*place[:7], *place[8:10]) for place in places(asked, tally)]
     assert len(set(found)) == len(found)
     assert set(found) == set(legal(case))
     layouts = {(tp, sp, pp, ep, dp) for tp, sp, pp, ep, _, dp, *_ in found}
@@ -219,7 +219,7 @@ def brute(model: str, devices: int, batch: int, seq_len: int, **asked: Any) -> d
             given = {**place.stated, "form": form, "scheme": scheme, "sharding": sharding, "remat": remat}
             row = planned(model, seq_len=seq_len, kernel="auto", **given, **asked)
             if row is not None:
-                found[form, scheme, *place, sharding, remat] = row
+                found[form, scheme, *place.stated.values(), sharding, remat] = row
     return found
 
 
