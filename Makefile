@@ -1,5 +1,6 @@
 # make plan    price a whole model and say what to change, then one block (base dependencies only)
 # make test    lint, types and tests
+# make exhaustive  the tests with those that `make test` leaves out for time, and validate's full grid
 # make docs    write the generated pages of docs/ anew
 # make bench   start-up time, memory and warm calls against their budgets
 # Each makes .venv when it is missing or out of date. Another interpreter: make PYTHON=python3.12 plan
@@ -13,7 +14,7 @@ PINS := pyproject.toml constraints.txt
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TEST_EXTRAS := test,lint,reference,pandas,polars,arrow,plot
 
-.PHONY: plan test docs bench format constraints clean
+.PHONY: plan test exhaustive docs bench format constraints clean
 .DELETE_ON_ERROR:
 
 # $(call stage,NAME,COMMAND): runs it, then says how long it took.
@@ -32,6 +33,12 @@ test: $(VENV)/test.stamp
 	$(call stage,mypy,$(BIN)/mypy)
 	$(call stage,validate,$(BIN)/mla-cost validate)
 	@echo "== pytest"
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+exhaustive: export OMP_NUM_THREADS ?= 1
+exhaustive: export MLA_COST_EXHAUSTIVE := 1
+exhaustive: $(VENV)/test.stamp
+	$(call stage,validate,$(BIN)/mla-cost validate --full)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 # Each page names the command that writes it; tests fail when one is stale.

@@ -1,6 +1,7 @@
 """Writes the generated parts of the documentation anew: `make docs`. Tests compare them with what is written here.
 
-A generated part stands between `<!-- made by docs/build.py: NAME -->` and `<!-- end -->`; docs/formulas.md is all made.
+A generated part stands between `<!-- made by docs/build.py: NAME -->` and `<!-- end -->`; docs/formulas.md and
+docs/cli.md are all made.
 """
 # ruff: noqa: INP001  # a script, not a package
 
@@ -14,12 +15,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from mla_cost.cli import page
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.explaining import formulas
 from mla_cost.inputs import catalog
 from mla_cost.language.dims import SYMBOLS
 from mla_cost.language.program import Limit
 from mla_cost.language.workspace import SOFTMAX
+from mla_cost.results import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = re.compile(r"(?<=<!-- made by docs/build\.py: )([\w-]+)( -->\n)(?:(?!<!--).)*(?=<!-- end -->)", re.DOTALL)
@@ -48,7 +51,7 @@ def opening(arguments: str, until: str) -> str:
 def symbols() -> str:
     """Every symbol of a formula."""
     rows = [(f"`{name}`", meaning, f"`{field}`") for name, (meaning, field) in SYMBOLS.items()]
-    return formulas.markdown_table(("symbol", "meaning", "set by"), rows)
+    return markdown.table(("symbol", "meaning", "set by"), rows)
 
 
 def limits() -> str:
@@ -66,7 +69,7 @@ def limits() -> str:
         for limit in kernel.limits
     ]
     heads = ("kernel", "implementation", "architectures", "head widths", "dtypes", "source")
-    return formulas.markdown_table(heads, rows)
+    return markdown.table(heads, rows)
 
 
 def widths(limit: Limit) -> str:
@@ -82,13 +85,13 @@ def widths(limit: Limit) -> str:
 def softmax_workspace() -> str:
     """What eager softmax holds inside its calls, by device family."""
     rows = [(name, found.words, found.basis, found.source) for name, found in SOFTMAX.items() if found.source]
-    return formulas.markdown_table(("family", "workspace", "how sure", "source"), rows)
+    return markdown.table(("family", "workspace", "how sure", "source"), rows)
 
 
 def fused_workspace() -> str:
     """Where the size of each fused kernel's backward workspace was read."""
     rows = [(kernel.name, kernel.workspace_source) for kernel in KERNELS.values() if kernel.fused]
-    return formulas.markdown_table(("kernel", "read in"), rows)
+    return markdown.table(("kernel", "read in"), rows)
 
 
 def kv_gather() -> str:
@@ -107,7 +110,7 @@ def reserves() -> str:
             low = "" if item.high is None else ", low end"
             found.setdefault((item.name, f"{item.bytes / 2**20:,.0f}{low}", item.per, sure), []).append(name)
     rows = [(*item, ", ".join(names)) for item, names in found.items()]
-    return formulas.markdown_table(("item", "MiB", "per", "how sure", "devices"), rows)
+    return markdown.table(("item", "MiB", "per", "how sure", "devices"), rows)
 
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -130,6 +133,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         if MARK.search(text):
             yield path, MARK.sub(lambda mark: f"{mark.group(1)}{mark.group(2)}{PARTS[mark.group(1)]()}\n", text)
     yield ROOT / "docs" / "formulas.md", formulas.page()
+    yield ROOT / "docs" / "cli.md", page.page()
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@ ranks every legal plan for so many devices; `mla_cost.plan_file(...)` reads a pl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+# Nothing is imported until it is asked for, typing neither: Ctrl-C finds the command's handler in place the sooner.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from mla_cost.api import formula as formula
     from mla_cost.api import levers as levers
     from mla_cost.api import plan as plan

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import ALIASES, FORMS
+from mla_cost.declared.layers import LAYERS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
 from mla_cost.inputs import catalog, given
 from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
-from mla_cost.inputs.settings import PlanSettings
-from mla_cost.pricing import rows
+from mla_cost.inputs.settings import PlanSettings, is_stated
+from mla_cost.inputs.table import SUBJECTS, TABLE
+from mla_cost.pricing import automatic, rows
 from mla_cost.pricing import verdict as fit
-from mla_cost.pricing.compile import Key
+from mla_cost.pricing.compile import EXPERTS, Key
 from mla_cost.pricing.resolve import Illegal, named, policy, usual_sp
-from mla_cost.pricing.scopes import MODEL_ONLY, require_scope
+from mla_cost.pricing.scopes import require_scope
 from mla_cost.results import Plan, Result, Term
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from mla_cost.explaining.explain import Explanation
     from mla_cost.explaining.pictures import Picture
+    from mla_cost.results import ProgramListing
 
 
 class Answer(Plan):
@@ -236,9 +239,9 @@ def _sp_default(asked: PlanSettings, model: ModelConfig, sp: int) -> str:
 
 def _rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
     if settings.scope == "model":
-        from mla_cost.pricing import whole_model
+        from mla_cost.pricing import model_rows
 
-        return whole_model.rows(model, device, settings)
+        return model_rows.rows(model, device, settings)
     return rows.rows(model, device, settings)
 
 
@@ -286,10 +289,9 @@ def _changed(settings: PlanSettings) -> dict[str, Any]:
 
     Model, devices and forms are what is asked about, and have keys of their own.
     """
-    names = [name for name in PlanSettings.model_fields if name not in {"model", "device", "form"}]
-    now = {name: getattr(settings, name) for name in names}
-    found = {name: now[name] for name in names if now[name] != PlanSettings.model_fields[name].default}
-    if found.get("kernel") == fit.AUTO:  # the model scope's own default
+    names = [name for name in PlanSettings.model_fields if name not in SUBJECTS]
+    found: dict[str, Any] = {name: getattr(settings, name) for name in names if is_stated(settings, name)}
+    if found.get("kernel") == automatic.AUTO:  # the model scope's own default
         del found["kernel"]
     plain = {name: value for name, value in found.items() if not isinstance(value, dict)}
     mappings = [(name, each) for name, each in found.items() if isinstance(each, dict)]
@@ -321,6 +323,11 @@ def explain_variant(
     """The formula of a structural variant, without numbers."""
     from mla_cost.explaining.explain import explain
 
+    return explain(form, quantity, **_variant(form, settings, one, without))
+
+
+def _variant(form: str, settings: Mapping[str, Any], one: Sequence[str], without: Sequence[str]) -> dict[str, Any]:
+    """What a structural variant is made of, checked."""
     checked = validated(PlanSettings, {**settings, "form": (named("form", form, FORMS) and form,)})
     for name in settings:
         if name not in {*Key._fields, "scheme", "kernel"}:
@@ -333,12 +340,48 @@ def explain_variant(
     ones, absent = (
         given.names(field, value, "a list of names") for field, value in (("one", one), ("without", without))
     )
-    kernel = fit.EAGER if checked.kernel == fit.AUTO else checked.kernel
-    return explain(form, quantity, kernel=kernel, scheme=checked.scheme, one=ones, without=absent, **of_key)
+    kernel = automatic.EAGER if checked.kernel == automatic.AUTO else checked.kernel
+    return {"kernel": kernel, "scheme": checked.scheme, "one": ones, "without": absent, **of_key}
 
 
-_PLANS: Final = frozenset({"model", "device", "form", "scope", "seq_len", "micro_batch", "sp", "tp", "dims", "facts"})
-_STYLES: Final = frozenset({*Key._fields, "scheme", "kernel", "causal"} - set(MODEL_ONLY))
+def program_of_variant(
+    form: str, settings: Mapping[str, Any], one: Sequence[str] = (), without: Sequence[str] = ()
+) -> ProgramListing:
+    """The program of a form as it runs, at a structural variant without numbers."""
+    from mla_cost.explaining.explain import variant_key
+    from mla_cost.explaining.programs import program
+
+    return program(form, variant_key(form, **_variant(form, settings, one, without)))
+
+
+def program_of_plan(form: str, layer: str, flags: Mapping[str, Any], assigned: Mapping[str, Any]) -> ProgramListing:
+    """The program of a layer as it runs in a plan; layer `attention` is the block alone."""
+    from mla_cost.explaining.programs import program
+    from mla_cost.inputs.plan_files import settings as read_settings
+    from mla_cost.pricing.resolve import resolve
+
+    settings = read_settings(None, {**flags, "form": [form]}, assigned, {})
+    named("form", form, FORMS)
+    texts = named("profile", settings.profile, PROFILES).texts
+    if texts and layer not in texts:
+        raise InputError(
+            f"profile {settings.profile} has no program of its own for this",
+            field="--layer",
+            value=layer,
+            allowed=", ".join(texts),
+        )
+    named("layer", layer, LAYERS)
+    chosen = _formula_kernel(with_usual_sp(settings) if layer == "attention" else settings)
+    try:
+        point = resolve(model_with_dims(chosen), form, chosen, layer)
+    except Illegal as error:
+        raise InputError(str(error)) from None
+    if EXPERTS in LAYERS[layer].pieces and not point.values.get("e"):
+        raise InputError(f"{chosen.model} has no experts", field="--layer", value=layer)
+    return program(form, point.key)
+
+
+_OF_FORMULAS: Final = frozenset(row.name for row in TABLE.values() if row.formula != "none")
 
 
 def _require_formula(settings: PlanSettings) -> None:
@@ -348,7 +391,7 @@ def _require_formula(settings: PlanSettings) -> None:
         InputError: naming it.
 
     """
-    for name in sorted(settings.model_fields_set - _PLANS - _STYLES):
+    for name in sorted(settings.model_fields_set - _OF_FORMULAS):
         raise InputError("no formula depends on this; it has one for all values", field=name)
 
 
@@ -361,11 +404,11 @@ def _formula_kernel(settings: PlanSettings) -> PlanSettings:
     """
     named_devices = settings.device if "device" in settings.model_fields_set else ()
     if "kernel" not in settings.model_fields_set:
-        return settings.model_copy(update={"kernel": fit.EAGER})
-    if settings.kernel == fit.AUTO and len(named_devices) > 1:
+        return settings.model_copy(update={"kernel": automatic.EAGER})
+    if settings.kernel == automatic.AUTO and len(named_devices) > 1:
         raise InputError("a formula has one kernel; name one device, or the kernel", field="device")
     device = catalog.device(named_devices[0]) if named_devices else None
-    return fit.with_kernel(model_with_dims(settings), device, settings.form[0], settings)[0]
+    return automatic.with_kernel(model_with_dims(settings), device, settings.form[0], settings)[0]
 
 
 def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: Mapping[str, Any]) -> Explanation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 _LONGEST_SHOWN: Final = 60
 UNSET: Final[Any] = object()
@@ -46,6 +46,19 @@ class InputError(ValueError):
         allowed = "" if self.allowed is None else f"; allowed: {self.allowed}"
         meant = f"; did you mean {' or '.join(self.nearest)}?" if self.nearest else ""
         return f"{self._where()}{self.message}{found}{allowed}{meant}"
+
+
+class Problem(NamedTuple):
+    """One broken rule of a plan: the setting to change, what is wrong, and what to change it to."""
+
+    field: str
+    message: str
+    way_out: str
+
+    @property
+    def text(self) -> str:
+        """One sentence for a verdict."""
+        return f"{self.message}; {self.way_out}"
 
 
 def shown(value: object) -> str:

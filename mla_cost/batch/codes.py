@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from mla_cost.declared.kernels import KERNELS
-from mla_cost.pricing.verdict import AUTO
+from mla_cost.pricing import usable
+from mla_cost.pricing.automatic import AUTO
 
-STATUSES: Final = ("fits", "tight", "oom", "unsupported", "illegal", "none")
+STATUSES: Final = (*usable.STATUSES, "illegal", "none")
 FITS, TIGHT, OOM, UNSUPPORTED, ILLEGAL, NONE = range(len(STATUSES))
 # why a row is refused; the whole sentence is told on request
 REASONS: Final = ("", "no program", "does not divide", "too large", "not trained here")

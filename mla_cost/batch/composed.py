@@ -10,15 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost.batch.codes import MISSING
-from mla_cost.batch.matrices import Floats, Ints
+from mla_cost.pricing.step_traffic import Most
+from mla_cost.results import columns
 
-BYTES: Final = (
-    *("required_bytes", "usable_bytes", "headroom_bytes", "peak_bytes", "state_bytes", "weight_bytes"),
-    *("gradient_bytes", "optimizer_bytes", "standing_bytes", "kept_bytes", "working_bytes", "wire_bytes"),
-    *("saved_bytes", "active_bytes"),
-    *("forward_payload_bytes", "backward_payload_bytes", "forward_wire_bytes", "backward_wire_bytes"),
-)
-AXES: Final = ("tp", "sp", "pp", "ep", "etp", "dp x sp", "expert_dp")
+AXES: Final = tuple(columns.AXES.values())
+FIGURES: Final = columns.figures("model")
 SAMPLE: Final = 8
 Told = Callable[[int, int], str]  # from a point and its code to a sentence
 Expected = Callable[[int], Mapping[str, Any]]  # from a point to its row by `plan`
@@ -27,51 +23,28 @@ Expected = Callable[[int], Mapping[str, Any]]  # from a point to its row by `pla
 class Composed:
     """Many points of the model scope, each for one rank of the worst stage; MISSING where a row is illegal.
 
-    Bytes are int64. required: the allocated peak and other memory; peak = state + standing + kept + working. state:
-    weights, gradients, optimizer, buffers. standing: what a profile holds for the whole run. saved: what one
-    micro-batch keeps for backward. kept: of the micro-batches in flight but one; working: of that one at its peak;
-    active: both. Where the optimizer step makes more, working is that and kept is 0, but active stays. Payload, wire
-    and flops are those of one optimizer step; by phase without the step's own collectives. flops_model, flops_executed:
-    float64, exact below 2^53. status, reason: places in `mla_cost.batch.codes`. worst_stage: from 0. kernel: places in
-    `kernels`. busiest_wire_bytes, busiest_by_axis: of the stage that sends most; busiest_flops: of that which runs
-    most; MISSING where not asked for.
+    columns: an array for each of FIGURES, whose names say what they hold; bytes are int64, flops float64, exact below
+    2^53. Payload, wire and flops are those of one optimizer step; by phase without the step's own collectives. status,
+    reason: places in `mla_cost.batch.codes`. kernel: places in `kernels`. most: of all stages, and not the worst alone;
+    MISSING where not asked for.
     """
 
-    required_bytes: Ints
-    usable_bytes: Ints
-    headroom_bytes: Ints
-    peak_bytes: Ints
-    state_bytes: Ints
-    weight_bytes: Ints
-    gradient_bytes: Ints
-    optimizer_bytes: Ints
-    standing_bytes: Ints
-    saved_bytes: Ints
-    active_bytes: Ints
-    kept_bytes: Ints
-    working_bytes: Ints
-    wire_bytes: Ints
-    forward_payload_bytes: Ints
-    backward_payload_bytes: Ints
-    forward_wire_bytes: Ints
-    backward_wire_bytes: Ints
-
     def __init__(self, size: int, kernels: tuple[str, ...], told: Told, expected: Expected) -> None:
-        for name in BYTES:
-            setattr(self, name, np.full(size, MISSING, np.int64))
-        self.wire_by_axis: dict[str, Ints] = {axis: np.full(size, MISSING, np.int64) for axis in AXES}
-        self.flops_model: Floats = np.full(size, MISSING, np.float64)
-        self.flops_executed: Floats = np.full(size, MISSING, np.float64)
-        self.busiest_wire_bytes: Ints = np.full(size, MISSING, np.int64)
-        self.busiest_by_axis: dict[str, Ints] = {axis: np.full(size, MISSING, np.int64) for axis in AXES}
-        self.busiest_flops: Floats = np.full(size, MISSING, np.float64)
-        self.worst_stage: Ints = np.full(size, MISSING, np.int64)
+        self.columns: dict[str, NDArray[Any]] = {
+            figure.name: np.full(size, MISSING, figure.dtype) for figure in FIGURES
+        }
+        by_axis: dict[str, Any] = {axis: np.full(size, MISSING, np.int64) for axis in AXES}
+        self.most = Most(np.full(size, MISSING, np.int64), by_axis, np.full(size, MISSING, np.float64))
         self.status: NDArray[np.int8] = np.zeros(size, np.int8)
         self.reason: NDArray[np.int8] = np.zeros(size, np.int8)
         self.kernel: NDArray[np.int16] = np.zeros(size, np.int16)
         self.kernels = kernels
         self._told = told
         self._expected = expected
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """The column of a figure."""
+        return self.columns[name]
 
     def __len__(self) -> int:
         return len(self.status)
@@ -81,10 +54,9 @@ class Composed:
         return self._told(index, int(self.reason[index])) if self.reason[index] else ""
 
     def row(self, index: int) -> dict[str, Any]:
-        """Every number of a point under its name; the wire bytes of an axis as `wire sp`."""
-        found: dict[str, Any] = {name: int(getattr(self, name)[index]) for name in (*BYTES, "worst_stage", "status")}
-        found |= {f"wire {axis}": int(column[index]) for axis, column in self.wire_by_axis.items()}
-        return found | {name: float(getattr(self, name)[index]) for name in ("flops_model", "flops_executed")}
+        """Every number of a point by its column."""
+        found = {name: column[index].item() for name, column in self.columns.items()}
+        return {**found, "status": int(self.status[index])}
 
     def check(self, count: int = SAMPLE) -> None:
         """Price some points, drawn at random, by `plan` itself and compare all numbers.

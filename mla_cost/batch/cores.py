@@ -11,7 +11,10 @@ import os
 import signal
 import struct
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import Pipe, wait
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +22,7 @@ from numpy.typing import NDArray
 
 TASKS: Final = 32  # per worker: small enough to even out, few enough for a pipe to hold
 running: set[int] = set()  # processes that work for this one now, for whoever has to end them early
+POLL: Final = 0.2  # seconds between two looks at how far others are
 _TOKEN: Final = struct.Struct("=II")
 
 
@@ -43,32 +47,84 @@ def forked(work: Callable[[range], None], count: int, workers: int, together: in
 
     together: runs of so many are done by one of them.
     """
-    tokens = _tokens(count, workers, together)
-    children: list[int] = []
-    try:
-        while len(children) < workers - 1:
-            children.append(_fork(work, tokens))
-            running.add(children[-1])
+    with _tokens(count, workers, together) as tokens, _ended() as team:
+        for _ in range(workers - 1):
+            team.start(lambda: _serve(work, tokens))
         _serve(work, tokens)
+    return not team.failed
+
+
+def answers(work: Callable[[int], Any], count: int, workers: int, watch: Callable[[], None]) -> list[Any] | None:
+    """What the work answers to every number below count, by forked processes; None where one of them failed.
+
+    watch: called again and again meanwhile.
+    """
+    found: dict[int, Any] = {}
+    with _tokens(count, workers) as tokens, _ended() as team:
+        waited: list[Any] = []
+        for _ in range(workers):
+            reading, writing = Pipe(duplex=False)
+            team.start(partial(_serve, partial(_answer, work, writing), tokens))
+            writing.close()  # so that the end of the child is the end of the pipe
+            waited.append(reading)
+        while waited:
+            ready: Any
+            for ready in wait(waited, timeout=POLL):
+                try:
+                    number, answer = ready.recv()
+                    found[number] = answer
+                except EOFError:
+                    waited.remove(ready)
+            watch()
+    return None if team.failed else [found[number] for number in range(count)]
+
+
+def _answer(work: Callable[[int], Any], to: Any, numbers: range) -> None:
+    for number in numbers:
+        to.send((number, work(number)))
+
+
+class _Team:
+    """Processes that this one forked."""
+
+    def __init__(self) -> None:
+        self.children: list[int] = []
+        self.failed = False
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Fork one that does the work and ends."""
+        self.children.append(_fork(work))
+        running.add(self.children[-1])
+
+
+@contextmanager
+def _ended() -> Iterator[_Team]:
+    """A team whose members have ended afterwards: by themselves, or killed where this process fails."""
+    team = _Team()
+    try:
+        yield team
     except BaseException:
-        for child in children:  # nobody wants their work any more
+        for child in team.children:  # nobody wants their work any more
             os.kill(child, signal.SIGKILL)
         raise
     finally:
-        os.close(tokens)
-        ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        running.difference_update(children)
-    return not any(ended)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in team.children]
+        running.difference_update(team.children)
+        team.failed = any(codes)
 
 
-def _tokens(count: int, workers: int, together: int) -> int:
+@contextmanager
+def _tokens(count: int, workers: int, together: int = 1) -> Iterator[int]:
     """The read end of a pipe that holds every run of tasks; whoever reads one does it."""
     reading, writing = os.pipe()
     step = together * max(1, -(-count // (TASKS * workers * together)))
     for start in range(0, count, step):
         os.write(writing, _TOKEN.pack(start, min(start + step, count)))
     os.close(writing)
-    return reading
+    try:
+        yield reading
+    finally:
+        os.close(reading)
 
 
 def _serve(work: Callable[[range], None], tokens: int) -> None:
@@ -76,7 +132,7 @@ def _serve(work: Callable[[range], None], tokens: int) -> None:
         work(range(*_TOKEN.unpack(token)))
 
 
-def _fork(work: Callable[[range], None], tokens: int) -> int:
+def _fork(work: Callable[[], None]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a BLAS has threads, which survive a fork by its own care
         child = os.fork()
@@ -84,7 +140,7 @@ def _fork(work: Callable[[range], None], tokens: int) -> int:
         return child
     code = 1
     try:
-        _serve(work, tokens)
+        work()
         code = 0
     finally:
         os._exit(code)

@@ -9,16 +9,16 @@ import numpy as np
 
 from mla_cost.batch.codes import NO_PROGRAM, REQUIREMENT
 from mla_cost.batch.points import NOT_OF_LAYERS, NOT_OF_PIPELINES, NOT_OF_STATES, Points, distinct
+from mla_cost.declared.schedules import usual
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import Parallel, problems
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.legality import problems, sequence_parts
 from mla_cost.pricing.resolve import Illegal
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.pricing.whole_model import parallel_of, require_profile, require_stage, state_settings
-from mla_cost.weights.states import RankParameters, shape_of, states
-
-_NOTHING = RankParameters(0, 0, 0, 0, 0)
+from mla_cost.weights.states import shape_of, sharding_problem
 
 
 def refused(model: ModelConfig, points: Points) -> Any:
@@ -26,7 +26,7 @@ def refused(model: ModelConfig, points: Points) -> Any:
     if refusal(model) is not None:
         return np.full(points.size, NO_PROGRAM, np.int8)
     wrong = _degrees(model, points) | _pipelines(model, points) | _states(points) | _settings(points)
-    code = np.where(points["seq_len"] % (points["sp"] * points["tp"]) != 0, REQUIREMENT, 0)
+    code = np.where(points["seq_len"] % sequence_parts(points.fields()) != 0, REQUIREMENT, 0)
     return np.where(wrong, NO_PROGRAM, code).astype(np.int8)
 
 
@@ -50,34 +50,31 @@ def _pipelines(model: ModelConfig, points: Points) -> Any:
             require_stage(settings)
         except InputError:
             return True
-        return bool(problems(schedule_of(settings), shape_of(model, state_settings(settings))))
+        return bool(problems(pipeline_of(settings), shape_of(model, state_settings(settings))))
 
     columns = (points["pp"], points["virtual_stages"], scheduled(points))
     return _asked(points, points.choices(NOT_OF_PIPELINES), columns, wrong)
 
 
-def schedule_of(settings: PlanSettings) -> Parallel:
+def pipeline_of(settings: PlanSettings) -> Parallel:
     """The degrees that pipelines and their schedules ask for, the others left at one."""
     return parallel_of(settings)._replace(tp=1, sp=1, ep=1, etp=1, dp=1)
 
 
 def scheduled(points: Points) -> Any:
-    """Micro-batches as far as schedules tell them apart: without virtual stages no more than stages are in flight."""
-    interleaved = points["virtual_stages"] > 1
-    if "pipeline_layout" in points.coded or points.base.pipeline_layout is not None:
-        interleaved = np.ones(points.size, bool)
-    return np.where(interleaved, points["micro_batches"], np.minimum(points["micro_batches"], points["pp"]))
+    """Micro-batches as far as the usual schedules tell them apart; what is asked for by name is told apart by all."""
+    m, chunks = points["micro_batches"], points["virtual_stages"]
+    if any(name in points.coded or getattr(points.base, name) is not None for name in ("pipeline_layout", "schedule")):
+        return m
+    fills = np.isin(chunks, [count for count in np.unique(chunks).tolist() if usual(count).fills])
+    return np.where(fills, np.minimum(m, points["pp"]), m)
 
 
 def _states(points: Points) -> Any:
     """Ways to shard states that a pipeline does not take."""
 
     def wrong(settings: PlanSettings) -> bool:
-        try:
-            states(_NOTHING, schedule_of(settings), state_settings(settings))
-        except InputError:
-            return True
-        return False
+        return bool(sharding_problem(pipeline_of(settings), state_settings(settings)))
 
     return _asked(points, points.choices(NOT_OF_STATES), (points["pp"],), wrong)
 

@@ -16,13 +16,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mla_cost.language.dims import OTHERS
 from mla_cost.language.polynomial import Monomial, Polynomial, product, total
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# ranks of an axis less this one: what is sent to each of them has no negative term
-OTHERS: Final = {"P": "P_others", "t": "other_tp_ranks", "E": "other_expert_ranks", "T": "other_etp_ranks"}
+# what is sent to each of the other ranks of an axis has no negative term
+_OTHERS: Final = {symbol: name for name, symbol in OTHERS.items()}
 # a matrix product of at most so many multiplications stays on the core that asks for it
 _ONE_CORE: Final = 1 << 18
 _Known = dict[Monomial, Any]  # products made so far
@@ -98,9 +99,9 @@ def over_others(polynomial: Polynomial) -> Polynomial:
 
 
 def _one_more(symbol: str) -> Polynomial:
-    if symbol not in OTHERS:
+    if symbol not in _OTHERS:
         return Polynomial.symbol(symbol)
-    return Polynomial.symbol(OTHERS[symbol]) + Polynomial.constant(1)
+    return Polynomial.symbol(_OTHERS[symbol]) + Polynomial.constant(1)
 
 
 def undominated(moments: Floats) -> Floats:

@@ -12,9 +12,13 @@ from mla_cost.batch.matrices import Floats, Ints, winners
 from mla_cost.declared import defaults
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import Chunk, Parallel, busiest_passes
-from mla_cost.mesh.parallel import stages as stages_of
+from mla_cost.language.schedule import PassKind
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.placement import Chunk
+from mla_cost.mesh.placement import stages as stages_of
+from mla_cost.mesh.schedule import worst_passes
 from mla_cost.pricing.stage import ChunkCost, Part, Place, Segments, as_allocated, chunk_parts, during
+from mla_cost.pricing.step_traffic import passes
 
 # what a stage adds up of each layer at its place, in this order
 FIGURES: Final = ("kept", "forward", "backward", "hidden", "gradients")
@@ -118,7 +122,7 @@ def _stage(names: Names, places: Sequence[Place], parallel: Parallel, at: int, c
         counts=tuple(counts[place] for place in places),
         kinds=names.kinds(chunks),
         ends=tuple(chunk._replace(first=0, num_layers=0) for chunk in chunks),
-        passes=(sum(not chunk.loss for chunk in chunks), sum(not chunk.embedding for chunk in chunks)),
+        passes=passes(chunks),
     )
 
 
@@ -148,8 +152,8 @@ def _moments(
     nothing: Any = np.zeros(len(FIGURES) * len(places))
     each: list[Any] = [chunk_parts(chunk, [units[place] for place in names.of(chunk)]) for chunk in chunks]  # type: ignore[misc]  # they add up only
     needs, kept = [], []
-    for run in busiest_passes(parallel, at):
-        parts: Sequence[Part | None] = each[run.chunk][1 if run.forward else 2] or [None]
+    for run in worst_passes(parallel, at):
+        parts: Sequence[Part | None] = each[run.chunk][1 if run.kind is PassKind.FORWARD else 2] or [None]
         for part in parts:
             moment = during(run, [ChunkCost((), nothing + whole, part, part) for whole, _, _ in each])
             needs.append(nothing + moment.bytes)

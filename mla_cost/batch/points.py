@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -12,30 +12,19 @@ import numpy as np
 from mla_cost.batch.matrices import Ints
 from mla_cost.errors import InputError
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.table import TABLE, ignored_by
 
 DEGREES: Final = ("tp", "sp", "pp", "ep", "etp", "dp")
-NUMBERS: Final = (
-    *("seq_len", "micro_batch", *DEGREES, "micro_batches", "virtual_stages", "vocab_multiple", "loss_chunks"),
-)
-# fields that are no numbers, by who reads them; a field that is not listed is taken to be read by all
-_STATES: Final = frozenset({"sharding", "gradient_dtype", "moment_dtype"})
-_PIPELINE: Final = frozenset({"first_layers", "last_layers", "pipeline_layout", "micro_batch_group", "stage"})
-_LAYERS: Final = frozenset(
-    {
-        *("scheme", "kernel", "v_layout", "value_padding", "attention_layout", "softmax_dtype", "mask", "norm"),
-        "names",
-        *("causal", "remat", "dispatcher", "shared_overlap", "rope_fusion", "cross_entropy"),
-        "imbalance_percent",
-    }
-)
-_BOTH: Final = frozenset({"dtype", "main_weights", "down_projections"})  # layers and states read them
-_VERDICT: Final = frozenset({"other_memory", "reserve", "fragmentation_percent"})
-NOT_OF_LAYERS: Final = _STATES | _PIPELINE | _VERDICT
-NOT_OF_PIPELINES: Final = _STATES | _LAYERS | _BOTH | _VERDICT
-NOT_OF_STATES: Final = _LAYERS | _PIPELINE | _VERDICT
-# buffers outside torch, and ZeRO's bucket
-_RESERVED: Final = frozenset({"dispatcher", "sharding", "dtype", "gradient_dtype"})
-NOT_OF_VERDICTS: Final = (_STATES | _LAYERS | _PIPELINE | _BOTH) - _RESERVED
+NUMBERS: Final = tuple(row.name for row in TABLE.values() if "model" in row.numbers)
+# what each part of pricing does not depend on, of the fields that are no numbers
+NOT_OF_LAYERS: Final = ignored_by("layers")
+NOT_OF_PIPELINES: Final = ignored_by("pipelines")
+NOT_OF_STATES: Final = ignored_by("states")
+NOT_OF_VERDICTS: Final = ignored_by("verdicts")
+
+
+_BITS: Final = 62  # of a whole number, as marks
+_FEW: Final = 8  # keys to a point, up to which a table of them is quicker than sorting
 
 
 class Coded(NamedTuple):
@@ -68,8 +57,44 @@ def distinct(*columns: Ints) -> Distinct:
             key = np.unique(key, return_inverse=True)[1]
             most = int(key.max(initial=0))
         key, most = key * width + column, (most + 1) * width - 1
+    if most < _FEW * len(key):
+        return _few(key, most)
     _, first, codes = np.unique(key, return_index=True, return_inverse=True)
     return Distinct(first, codes)
+
+
+def _few(key: Ints, most: int) -> Distinct:
+    """As `np.unique`, without sorting: of one place written to several times, the last is what stays."""
+    first = np.full(most + 1, -1)
+    first[key[::-1]] = np.arange(len(key))[::-1]
+    present = np.flatnonzero(first >= 0)
+    codes = np.empty(most + 1, np.int64)
+    codes[present] = np.arange(len(present))
+    return Distinct(first[present], codes[key])
+
+
+def alike(marks: Iterable[Any], size: int) -> Ints:
+    """A number per point: points with the same one agree in all marks. marks: truth values; scalars tell none apart."""
+    codes: Ints = np.zeros(size, np.int64)
+    bit = 0
+    for mark in marks:
+        if not isinstance(mark, np.ndarray) or not mark.any() or mark.all():
+            continue
+        if bit == _BITS:
+            codes = np.unique(codes, return_inverse=True)[1]
+            bit = int(codes.max()).bit_length()
+        codes += mark * np.int64(1 << bit)
+        bit += 1
+    return codes
+
+
+def groups(codes: Ints) -> Iterator[Ints | None]:
+    """The points of each code, in order of the codes; None for all of them."""
+    if (codes == codes[0]).all():
+        yield None
+        return
+    for each in np.flatnonzero(np.bincount(codes)) if codes.max() < len(codes) else np.unique(codes):
+        yield np.flatnonzero(codes == each)
 
 
 class Points:

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import product
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost.batch import scalar, verdicts
-from mla_cost.batch.busiest import Busiest
-from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, NO_PROGRAM, TOO_LARGE, UNTRAINED
-from mla_cost.batch.composed import AXES, Composed
+from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, MISSING, NO_PROGRAM, NONE, TOO_LARGE, UNTRAINED
+from mla_cost.batch.composed import FIGURES, Composed
 from mla_cost.batch.legality import refused
-from mla_cost.batch.matrices import Ints
+from mla_cost.batch.matrices import Floats, Ints
 from mla_cost.batch.points import NOT_OF_LAYERS, Choices, Points
 from mla_cost.batch.tile import Shared, Tile, Worst
-from mla_cost.batch.traffic import Traffic
+from mla_cost.batch.traffic import Work, most_of_stages, worst_stage
 from mla_cost.declared import defaults
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import FENCE
-from mla_cost.pricing import verdict
+from mla_cost.pricing import automatic
 from mla_cost.pricing.resolve import Illegal, named
+from mla_cost.pricing.step_traffic import Most, Totals
 from mla_cost.pricing.unpriced import refusal
+from mla_cost.pricing.usable import status
 
 TILE: Final = 1 << 14  # points at once: what they need should stay near a core
 _TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
-_SMALLEST: Final = {"tp": 1, "sp": 1, "seq_len": 2}
 
 
 def price(
@@ -40,11 +39,11 @@ def price(
     settings: PlanSettings,
     columns: Mapping[str, Sequence[int | str] | NDArray[Any]],
     *,
-    busiest: bool = False,
+    over_stages: bool = False,
 ) -> Composed:
     """Every point of columns of one length: fields of a plan that vary; all others are as the settings have them.
 
-    busiest: work out `busiest_wire_bytes` and `busiest_flops` too.
+    over_stages: work out `Composed.most` too.
 
     Each number is what `mla_cost.plan` at the model scope prints, to the byte: `Composed.check` compares some.
 
@@ -53,7 +52,7 @@ def price(
 
     """
     points = Points(settings, columns)
-    pricer = Pricer(model, device, form, busiest=busiest)
+    pricer = Pricer(model, device, form, over_stages=over_stages)
     found = Composed(points.size, KERNEL_NAMES, pricer.told(points), pricer.expected(points))
     for start in range(0, points.size, TILE):
         pricer.fill(points.part(slice(start, start + TILE)), start, found)
@@ -68,10 +67,12 @@ def _shared(facts: str) -> Shared:
 class Pricer:
     """Prices points of one form of a model on one device."""
 
-    def __init__(self, model: ModelConfig, device: DeviceConfig | None, form: str, *, busiest: bool = False) -> None:
-        self.model, self.device, self.form, self.busiest = model, device, form, busiest
+    def __init__(
+        self, model: ModelConfig, device: DeviceConfig | None, form: str, *, over_stages: bool = False
+    ) -> None:
+        self.model, self.device, self.form, self.over_stages = model, device, form, over_stages
         self._shared = _shared(model.model_dump_json())
-        self._kernels: dict[str, PlanSettings] = {}
+        self._kernels: dict[tuple[Any, ...], PlanSettings] = {}
 
     @cached_property
     def priced(self) -> bool:
@@ -101,18 +102,17 @@ class Pricer:
         return lambda at: scalar.row(self.model, self.device, self.form, points.settings(at))
 
     def with_kernel(self, settings: PlanSettings) -> PlanSettings:
-        """The settings with a kernel in place of `auto`, as a plan chooses it; head widths and dtype alone decide.
+        """The settings with a kernel in place of `auto`, as a plan chooses it, once for all that decides it.
 
         Raises:
             InputError: settings that name what does not exist.
 
         """
-        if settings.kernel != verdict.AUTO:
+        if settings.kernel != automatic.AUTO:
             return settings
-        small = settings.model_copy(update=_SMALLEST)
-        key = small.model_dump_json()
+        key = tuple(getattr(settings, name) for name in automatic.DECIDING_SETTINGS)
         if key not in self._kernels:
-            self._kernels[key], _ = verdict.with_kernel(self.model, self.device, self.form, small)
+            self._kernels[key], _ = automatic.with_kernel(self.model, self.device, self.form, settings)
         chosen = self._kernels[key]
         return settings.model_copy(update={"kernel": chosen.kernel, "value_padding": chosen.value_padding})
 
@@ -145,79 +145,64 @@ class Pricer:
         tile = Tile(self._shared, self.device, self.form, points, choices)
         if not len(tile.alive):
             return tile.code
-        worst = tile.worst(busiest=self.busiest)
-        traffic = Traffic(tile, worst)
-        exact = worst.peak < FENCE
-        for amount in ("payload", "wire"):
-            exact &= traffic.total(amount) < FENCE
+        worst = tile.worst()
+        work = worst_stage(tile, worst)
+        exact = np.maximum(worst.peak, np.maximum(work.sent.payload(), work.sent.wire())) < FENCE
         tile.code[tile.alive[~exact]] = TOO_LARGE
-        rows = _Rows(where[tile.alive[exact]], exact, found)
-        rows.memory(worst)
-        rows.traffic(traffic, tile.busiest)
-        rows.put(found.worst_stage, np.array([stage.stage for stage in tile.stages])[worst.stage])
-        tile.code[tile.alive[exact]] = self._judged(tile, worst, rows, found)
+        rows = _Rows(where[tile.alive[exact]], exact)
+        many = self._many(tile, worst, work, exact)
+        for figure in FIGURES:
+            rows.put(found.columns[figure.name], figure.of_many(many))
+        if self.over_stages:
+            rows.put_most(found.most, most_of_stages(tile))
+        trained = tile.table.trained[tile.which]
+        tile.code[tile.alive[exact]] = np.where(trained, 0, UNTRAINED)[exact]
+        rows.put(found.status, self._status(many, trained))
         return tile.code
 
-    def _judged(self, tile: Tile, worst: Worst, rows: _Rows, found: Composed) -> Any:
-        """The verdict on what the device has; the codes of rows that no kernel trains."""
-        required = rows.of(worst.peak).astype(np.int64) + rows.of(verdicts.other_memory(tile.points))
-        free = rows.of(verdicts.usable(self.model, tile.points, self.device))
-        trained = rows.of(tile.table.trained[tile.which])
-        found.required_bytes[rows.where], found.usable_bytes[rows.where] = required, free
-        if self.device is not None:
-            found.headroom_bytes[rows.where] = free - required
-        found.status[rows.where] = verdicts.statuses(free - required, free, trained, self.device)
-        return np.where(trained, 0, UNTRAINED)
+    def _status(self, many: _Many, trained: Any) -> Any:
+        """The verdict on what the device has; none without a device."""
+        if self.device is None:
+            return np.full(len(many.headroom), NONE, np.int8)
+        return np.asarray(status(many.headroom, many.usable, trained), np.int8)
+
+    def _many(self, tile: Tile, worst: Worst, work: Work, exact: NDArray[np.bool_]) -> _Many:
+        """All that is told of the points alive; what no double holds exactly is 0, and told of no row."""
+        number = np.array([stage.stage for stage in tile.stages])[worst.stage]
+        required = np.where(exact, worst.peak, 0).astype(np.int64) + verdicts.other_memory(tile.points)
+        usable = verdicts.usable_bytes(self.model, tile.points, self.device)
+        headroom = np.full_like(usable, MISSING) if self.device is None else usable - required
+        return _Many(worst, *work, number, required, usable, headroom)
 
 
-class _Rows:
+class _Many(NamedTuple):
+    """As `columns.Many`."""
+
+    worst: Worst
+    sent: Totals
+    flops: Floats
+    stage: Ints
+    required: Ints
+    usable: Ints
+    headroom: Ints
+
+
+class _Rows(NamedTuple):
     """The rows of those points of a tile that are exact: where they are, and which of the alive ones have them."""
 
-    def __init__(self, where: Ints, exact: NDArray[np.bool_], found: Composed) -> None:
-        self.where, self._exact, self._found = where, exact, found
-
-    def of(self, values: Any) -> Any:
-        """Values of the alive points, for the rows."""
-        return values[self._exact]
+    where: Ints
+    exact: NDArray[np.bool_]
 
     def put(self, column: NDArray[Any], values: Any) -> None:
         """Write a value of each alive point into a column."""
-        column[self.where] = values[self._exact]
+        column[self.where] = values[self.exact]
 
-    def memory(self, worst: Worst) -> None:
-        """Where the bytes of the worst stage go."""
-        weights, gradients, optimizer, _ = worst.states
-        after = worst.step > worst.active  # the optimizer step holds more than the schedule did
-        figures = {
-            "peak_bytes": worst.peak,
-            "state_bytes": worst.states.sum(axis=0),
-            "weight_bytes": weights,
-            "gradient_bytes": gradients,
-            "optimizer_bytes": optimizer,
-            "standing_bytes": worst.standing,
-            "saved_bytes": worst.saved,
-            "active_bytes": worst.active,
-            "kept_bytes": np.where(after, 0, worst.kept),
-            "working_bytes": np.where(after, worst.step, worst.active - worst.kept),
-        }
-        for name, values in figures.items():
-            self.put(getattr(self._found, name), values)
-
-    def traffic(self, sent: Traffic, busiest: Busiest | None) -> None:
-        """What is sent and run."""
-        found = self._found
-        self.put(found.wire_bytes, sent.total("wire"))
-        for phase, amount in product(("forward", "backward"), ("payload", "wire")):
-            self.put(getattr(found, f"{phase}_{amount}_bytes"), sent.total(amount, phase))
-        for axis in AXES:
-            self.put(found.wire_by_axis[axis], sent.total("wire", axis))
-        for column, flops in zip((found.flops_model, found.flops_executed), sent.flops(), strict=True):
-            self.put(column, flops)
-        if busiest is not None:
-            self.put(found.busiest_wire_bytes, busiest.wire)
-            self.put(found.busiest_flops, busiest.executed)
-            for axis, column in zip(AXES, busiest.by_axis, strict=True):
-                self.put(found.busiest_by_axis[axis], column)
+    def put_most(self, into: Most, most: Most) -> None:
+        """What the stages send and run that send and run most."""
+        self.put(into.wire_bytes, most.wire_bytes)
+        self.put(into.executed, most.executed)
+        for axis, column in into.by_axis.items():
+            self.put(column, most.by_axis[axis])
 
 
 def _kernels(choices: Choices) -> Any:

@@ -8,9 +8,17 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from mla_cost.batch.matrices import Floats, Ints
-from mla_cost.batch.points import distinct
+from mla_cost.batch.points import alike, distinct
 from mla_cost.inputs.config import ModelConfig
-from mla_cost.pricing.resolve import layer_rows, layer_sizes, received_rows, symbol_values, token_values
+from mla_cost.language.dims import QUOTIENTS, follow
+from mla_cost.pricing.resolve import (
+    layer_rows,
+    layer_sizes,
+    received_rows,
+    received_values,
+    symbol_values,
+    token_values,
+)
 
 TOKENS: Final = frozenset({"D", "a"})
 _DEGREES: Final = ("tp", "sp", "ep", "etp")
@@ -37,13 +45,8 @@ class Imbalance(NamedTuple):
 def symbols(model: ModelConfig, fields: Any, imbalance: Imbalance) -> Symbols:
     """Every base symbol but those of tokens. fields: arrays under the names of a plan's fields, which divide evenly."""
     found: dict[str, Any] = {**symbol_values(model, fields), **layer_sizes(model, fields)}
-    found["R"] = _received(model, fields, imbalance)
-    found["z"] = -(-found["R"] // found["E"])
-    found["s"] = found["S"] // found["P"]
-    found["u"] = found["s"] // found["t"]
-    found["l"] = found["n"] // found["P"]
-    found["r_half"] = found["r"] // 2
-    found["s_half"] = found["s"] // 2
+    found |= received_values(_received(model, fields, imbalance), fields.ep)
+    found |= follow(found, QUOTIENTS)
     own = {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
     return Symbols({name: value for name, value in found.items() if name not in own}, own)
 
@@ -71,11 +74,7 @@ def tokens(model: ModelConfig, fields: Any, imbalance: Imbalance) -> dict[str, F
 
 def structure(own: dict[str, Ints], fields: Any) -> Ints:
     """A number per point: points with the same one agree in every size that structure may depend on, 0, 1 or more."""
-    code = np.zeros(len(fields.tp), np.int64)
-    for mark in _marks(own, fields):
-        if mark.any():
-            code = distinct(code * 2 + mark).codes
-    return code
+    return alike(_marks(own, fields), len(fields.tp))
 
 
 def _marks(own: dict[str, Ints], fields: Any) -> Iterable[Any]:

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost.batch.codes import NO_PROGRAM, REQUIREMENT
-from mla_cost.batch.layers import Asked, Layer, Layers, Sent, compiled, others
+from mla_cost.batch.layers import Asked, Layer, Sent, compiled, layer
 from mla_cost.batch.matrices import Floats, Ints
 from mla_cost.batch.pipelines import FIGURES
-from mla_cost.batch.points import Choices, Points, distinct
-from mla_cost.batch.requirements import fails
+from mla_cost.batch.points import Choices, Points, distinct, groups
+from mla_cost.batch.programs import Programs
 from mla_cost.batch.symbols import TOKENS, Imbalance, Symbols, structure, symbols, tokens
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.language.dims import OTHERS, follow
 from mla_cost.language.machine import DTYPE_BYTES
-from mla_cost.language.program import ProgramError
+from mla_cost.language.program import ProgramError, sizes_asked
 from mla_cost.language.workspace import kinds_of
+from mla_cost.pricing.automatic import trained
 from mla_cost.pricing.compile import reduced
-from mla_cost.pricing.resolve import Illegal, Point, scheme_of
+from mla_cost.pricing.persistent import Buffer, allowances, by_name
+from mla_cost.pricing.resolve import Illegal, scheme_of
 from mla_cost.pricing.stage import Place, place_point
-from mla_cost.pricing.whole_model import WITH_EXPERTS, verdict
 
 _DECIDE = ("seq_len", "micro_batch", "sp", "tp", "ep", "etp", "vocab_multiple", "loss_chunks")
 
@@ -51,9 +53,9 @@ class Table:
     exact: of each place, whether its sizes are below the fence. which: the column of each of the points.
     """
 
-    def __init__(self, question: Question, layers: Layers, points: Points, choices: Choices) -> None:
+    def __init__(self, question: Question, programs: Programs, points: Points, choices: Choices) -> None:
         self.question = question
-        self._layers = layers
+        self._programs = programs
         found = distinct(choices.codes, *(points[name] for name in _DECIDE))
         self.which: Ints = found.codes
         self._first = found.first
@@ -63,11 +65,11 @@ class Table:
         self.figures: Floats = np.zeros((len(FIGURES), count, size))
         self.flops: Floats = np.zeros((2, count, size))
         self.exact: NDArray[np.bool_] = np.ones((count, size), bool)
-        self.sent: dict[Sent, Floats] = {}
+        self.sent: dict[Sent, Floats] = {}  # of each a row for payload and one for wire
         self.refused: NDArray[np.int8] = np.zeros(size, np.int8)
         self.trained: NDArray[np.bool_] = np.ones(size, bool)
-        self._stood: dict[int, dict[tuple[int, str, int], Floats]] = {}  # by place, name and bytes of an element
-        self._standing: dict[frozenset[int], Floats] = {}
+        self._buffers: dict[int, dict[tuple[int, str], Buffer]] = {}  # by place, then by number and name
+        self._persistent: dict[frozenset[int], Floats] = {}
         self._fill(points)
 
     # ---- structural groups
@@ -79,7 +81,11 @@ class Table:
         known = symbols(self.question.model, fields, self._imbalance)
         self._require(known)
         code = structure(known.own, fields)
-        for where in _groups(distinct(self._choices.codes, code).codes, self.refused == 0):
+        alive = np.flatnonzero(self.refused == 0)
+        if not len(alive):
+            return
+        for mine in groups(distinct(self._choices.codes[alive], code[alive]).codes):
+            where: Ints = alive if mine is None else alive[mine]
             settings = points.with_numbers(self._settings(where), int(self._first[where[0]]))
             try:
                 self._group(settings, known, fields, where)
@@ -92,7 +98,7 @@ class Table:
 
     def _require(self, known: Symbols) -> None:
         """Refuse what schemes do not divide, or do not move."""
-        sizes = {**known.shared, **known.own}
+        sizes = sizes_asked({**known.shared, **known.own})
         for at, settings in enumerate(self._choices.settings):
             mine = self._choices.codes == at
             try:
@@ -101,69 +107,53 @@ class Table:
                 self.refused[mine] = NO_PROGRAM
                 continue
             for need in scheme.requires:
-                self.refused[mine & fails(need, sizes)] = REQUIREMENT
+                self.refused[mine & need.broken(sizes)] = REQUIREMENT
 
     def _group(self, settings: PlanSettings, known: Symbols, fields: Any, where: Ints) -> None:
         """The points of one structural key."""
-        model, _, form, wanted = self.question
+        model, device, form, wanted = self.question
         places = wanted[settings.profile]
         points = [place_point(model, form, settings, place) for place in places]
-        programs = [compiled(Asked(reduced(point.key), self.question.kinds, settings.causal)) for point in points]
+        layers = [compiled(Asked(reduced(point.key), self.question.kinds, settings.causal)) for point in points]
         values = known.floats(where)
-        values |= others(values)
-        if any(TOKENS.intersection(monomial) for program in programs for monomial in program.monomials):
+        values |= follow(values, OTHERS)
+        if any(TOKENS.intersection(monomial) for each in layers for monomial in each.program.monomials):
             routed = tokens(model, fields, self._imbalance)
             values |= {name: column[where] for name, column in routed.items()}
         always = {name: float(value) for name, value in known.shared.items()}
-        for place, program in zip(places, programs, strict=True):
-            self._put(self.places.index(place), where, self._layers.at(program, always, values, len(where)))
-        self.trained[where] = self._trains(settings, points[-1])
-
-    def _trains(self, settings: PlanSettings, point: Point) -> bool:
-        device = self.question.device
-        return device is None or verdict(self.question.model, device, settings, point, 0).status != "unsupported"
+        for place, each in zip(places, layers, strict=True):
+            self._put(self.places.index(place), where, layer(each, self._programs, always, values, len(where)))
+        if device is not None:
+            last = points[-1]
+            self.trained[where] = trained(last.kernel, device.arch, last.key, last.values)
 
     def _put(self, at: int, where: Ints, found: Layer) -> None:
         count, size = self.flops.shape[1:]
         self.figures[:, at, where] = found.figures
         self.flops[:, at, where] = found.flops
         for row, amount in found.sent.items():
-            self.sent.setdefault(row, np.zeros((count, size)))[at, where] = amount
+            self.sent.setdefault(row, np.zeros((2, count, size)))[:, at, where] = amount
         self.exact[at, where] = found.exact
-        for place, (name, outer, inner, element) in enumerate(found.standing):
-            stood = self._stood.setdefault(at, {}).setdefault((place, name, element), np.zeros((2, size)))
-            stood[:, where] = outer, inner
+        for number, found_buffer in enumerate(found.persistent):
+            nowhere = found_buffer._replace(outer=np.zeros(size), inner=np.zeros(size))
+            buffer = self._buffers.setdefault(at, {}).setdefault((number, found_buffer.name), nowhere)
+            buffer.outer[where], buffer.inner[where] = found_buffer.outer, found_buffer.inner
 
-    # ---- what stands
+    # ---- persistent buffers
 
-    def standing(self, places: frozenset[int]) -> Floats:
-        """What stands for the whole run of a stage of these layers. Bytes, a column for each distinct point."""
-        if places not in self._standing:
-            self._standing[places] = self._tensors(places) + self._allowed(places)
-        return self._standing[places]
-
-    def _tensors(self, places: frozenset[int]) -> Floats:
-        """Tensors once for each name and shape, as `whole_model` counts them."""
-        total: Floats = np.zeros(self.flops.shape[2])
-        seen: dict[str, list[tuple[Floats, Floats]]] = {}
-        for at in places:
-            for (_, name, element), (outer, inner) in self._stood.get(at, {}).items():
-                before = seen.setdefault(name, [])
-                new = ~np.any([(outer == o) & (inner == i) for o, i in before] or [np.zeros(len(outer), bool)], axis=0)
-                total += np.where(new, outer * inner * element, 0)
-                before.append((outer, inner))
-        return total
+    def persistent(self, places: frozenset[int]) -> Floats:
+        """Persistent buffers of a stage of these layers. Bytes, a column for each distinct point."""
+        if places not in self._persistent:
+            buffers = (buffer for at in places for buffer in self._buffers.get(at, {}).values())
+            self._persistent[places] = sum(by_name(buffers).values(), self._allowed(places))
+        return self._persistent[places]
 
     def _allowed(self, places: frozenset[int]) -> Floats:
         """What the profile is budgeted."""
-        experts = any(self.places[at].layer.partition(" ")[0] in WITH_EXPERTS for at in places)
-        device = self.question.device
-        arch = device.arch if device else ""
-        each = [
-            sum(item.at(arch) for item in PROFILES[settings.profile].allowances if experts or not item.with_experts)
-            for settings in self._choices.settings
-        ]
-        found: Floats = np.array(each, np.float64)[self._choices.codes] * bool(places)
+        layers = [self.places[at].layer.partition(" ")[0] for at in places]
+        arch = self.question.device.arch if self.question.device else ""
+        each = [sum(allowances(PROFILES[one.profile], layers, arch).values()) for one in self._choices.settings]
+        found: Floats = np.array(each, np.float64)[self._choices.codes]
         return found
 
     @property
@@ -171,11 +161,3 @@ class Table:
         """Bytes of an element of activations at each distinct point."""
         each = [DTYPE_BYTES[settings.dtype] for settings in self._choices.settings]
         return np.array(each, np.float64)[self._choices.codes]
-
-
-def _groups(codes: Ints, alive: Any) -> Iterator[Ints]:
-    """The places of each code among those alive."""
-    places = np.flatnonzero(alive)
-    order = places[np.argsort(codes[places], kind="stable")]
-    cuts = np.flatnonzero(np.diff(codes[order])) + 1
-    yield from (part for part in np.split(order, cuts) if len(part))

@@ -9,21 +9,20 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mla_cost.batch.busiest import Busiest, wire_of
 from mla_cost.batch.codes import TOO_LARGE
-from mla_cost.batch.composed import AXES
 from mla_cost.batch.holding import STATES, Group, Holding, groups
-from mla_cost.batch.layers import Layers
-from mla_cost.batch.legality import schedule_of, scheduled
+from mla_cost.batch.legality import pipeline_of, scheduled
 from mla_cost.batch.matrices import Floats, Ints
 from mla_cost.batch.pipelines import FIGURES, Names, Pipeline, Stage, pipeline
 from mla_cost.batch.points import NOT_OF_PIPELINES, Choices, Points, distinct
+from mla_cost.batch.programs import Programs
 from mla_cost.batch.table import Question, Table
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import Parallel
-from mla_cost.pricing.resolve import layer_rows
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.schedule import enough
 from mla_cost.pricing.stage import Place
+from mla_cost.pricing.step_traffic import hidden_states
 
 KEPT: Final = FIGURES.index("kept")
 
@@ -34,7 +33,7 @@ class Shared:
     def __init__(self, model: ModelConfig) -> None:
         self.model = model
         self.holding = Holding(model)
-        self.layers = Layers()
+        self.programs = Programs()
         self._names: dict[str, Names] = {}
         self._pipelines: dict[tuple[str, Parallel, int | None], Pipeline] = {}
 
@@ -50,10 +49,8 @@ class Shared:
         return self._names[profile]
 
     def pipeline(self, settings: PlanSettings) -> Pipeline:
-        """The pipeline of a plan; without virtual stages it is the same for all micro-batches that fill it."""
-        alone = schedule_of(settings)
-        if alone.chunks == 1:
-            alone = alone._replace(micro_batches=min(alone.micro_batches, alone.pp))
+        """The pipeline of a plan; it is the same for all micro-batches that its schedule does not tell apart."""
+        alone = enough(pipeline_of(settings))
         key = (settings.profile, alone, settings.stage)
         if key not in self._pipelines:
             self._pipelines[key] = pipeline(self.names(settings.profile), alone, settings.stage)
@@ -73,8 +70,61 @@ class Worst(NamedTuple):
     kept: Floats
     active: Floats
     step: Floats
-    standing: Floats
+    persistent: Floats
     states: Floats  # a row for each of holding.STATES
+
+    @property
+    def weights(self) -> Floats:
+        """Bytes of weights."""
+        return self._state("weight_bytes")
+
+    @property
+    def gradients(self) -> Floats:
+        """Bytes of their gradients."""
+        return self._state("gradient_bytes")
+
+    @property
+    def optimizer(self) -> Floats:
+        """Bytes of optimizer states."""
+        return self._state("optimizer_bytes")
+
+    @property
+    def in_flight(self) -> Floats:
+        """What is kept for other micro-batches at the allocated peak: nothing where that is the optimizer step."""
+        return np.where(self.step > self.active, 0, self.kept)
+
+    @property
+    def working(self) -> Floats:
+        """What is alive beside it: of the micro-batch at work, or made by the optimizer step."""
+        return np.where(self.step > self.active, self.step, self.active - self.kept)
+
+    def _state(self, name: str) -> Floats:
+        found: Floats = self.states[STATES.index(name)]
+        return found
+
+
+class Looked:
+    """The rows of points, each distinct one looked up once."""
+
+    def __init__(self, codes: Ints) -> None:
+        self.different, self.codes = np.unique(codes, return_inverse=True)
+
+    def rows(self, ask: Callable[[Sequence[Any]], Floats], ranks: Sequence[Any]) -> Floats:
+        """The columns of an answer for the ranks that there are, one for each point."""
+        return ask([ranks[at] for at in self.different])[self.codes].T
+
+
+class Piped(NamedTuple):
+    """A pipeline and the points alive that have it: columns of its places in the table, stages over the whole table,
+    and the ranks of either holder.
+    """
+
+    pipe: Pipeline
+    where: Ints
+    columns: Ints
+    stages: tuple[Stage, ...]
+    dense: Looked
+    expert: Looked
 
 
 class Tile:
@@ -91,7 +141,7 @@ class Tile:
         places: dict[str, tuple[Place, ...]] = {}
         for profile, pipe, _ in piped:
             places[profile] = tuple(dict.fromkeys((*places.get(profile, ()), *pipe.places)))
-        self.table = table = Table(Question(shared.model, device, form, places), shared.layers, points, choices)
+        self.table = table = Table(Question(shared.model, device, form, places), shared.programs, points, choices)
         self.code: NDArray[np.int8] = table.refused[table.which]
         for _, pipe, where in piped:
             exact = table.exact[self._columns(pipe)][:, table.which[where]].all(axis=0)
@@ -99,11 +149,23 @@ class Tile:
         self.alive: Ints = np.flatnonzero(self.code == 0)
         place = np.full(points.size, -1)
         place[self.alive] = np.arange(len(self.alive))
-        self._piped = [(pipe, place[where][place[where] >= 0]) for _, pipe, where in piped]
         self.points = points.part(self.alive)
         self.which: Ints = table.which[self.alive]
+        self.piped = [self._piped(pipe, place[where][place[where] >= 0]) for _, pipe, where in piped]
+        self.piped = [each for each in self.piped if len(each.where)]
         self.stages: list[Stage] = []
-        self.busiest: Busiest | None = None
+
+    def _piped(self, pipe: Pipeline, where: Ints) -> Piped:
+        columns = self._columns(pipe)
+        stages = tuple(self._over_table(stage, columns) for stage in pipe.stages)
+        return Piped(
+            pipe,
+            where,
+            columns,
+            stages,
+            Looked(self.groups.dense_codes[where]),
+            Looked(self.groups.expert_codes[where]),
+        )
 
     def _columns(self, pipe: Pipeline) -> Ints:
         """Where the table has the places of a pipeline."""
@@ -125,7 +187,7 @@ class Tile:
     @cached_property
     def groups(self) -> Group:
         """The ranks of those alive."""
-        return groups(self.points)
+        return groups(self.points, self.table.question.form)
 
     @cached_property
     def times(self) -> Floats:
@@ -135,44 +197,30 @@ class Tile:
     @cached_property
     def hidden_states(self) -> Floats:
         """Bytes that one chunk hands to the next of another stage, for one micro-batch."""
-        fields = self.points.fields()
-        hidden = layer_rows(fields) * self.shared.model.dims.hidden
-        found: Floats = self.table.element_bytes[self.which] * hidden * (fields.pp > 1)
+        once = self.table.element_bytes[self.which]
+        found: Floats = hidden_states(self.points.fields(), self.shared.model.dims.hidden, once)
         return found
 
     # ---- the worst stage
 
-    def worst(self, *, busiest: bool) -> Worst:
-        """The worst stage of every point alive. busiest: take note of those that send and run most as well."""
-        self.busiest = self._busiest() if busiest else None
+    def worst(self) -> Worst:
+        """The worst stage of every point alive."""
         size = self.points.size
-        saved, kept, active, step, standing, *states = np.zeros((5 + len(STATES), size))
+        saved, kept, active, step, persistent, *states = np.zeros((5 + len(STATES), size))
         peak, stage = np.full(size, -1.0), np.zeros(size, np.int64)
-        worst = Worst(stage, peak, saved, kept, active, step, standing, np.array(states))
-        for pipe, where in self._piped:
-            if len(where):
-                self._take(pipe, where, worst)
+        worst = Worst(stage, peak, saved, kept, active, step, persistent, np.array(states))
+        for piped in self.piped:
+            self._take(piped, worst)
         return worst
 
-    def _take(self, pipe: Pipeline, where: Ints, worst: Worst) -> None:
+    def _take(self, piped: Piped, worst: Worst) -> None:
         """The points of one pipeline."""
-        columns = self._columns(pipe)
-        figures, places = pipe.read
-        moments = self.table.figures[figures[:, None], columns[places][:, None], self.which[where]]
-        dense = _Looked(self.groups.dense_codes[where])
-        expert = _Looked(self.groups.expert_codes[where])
-        for stage in (self._over_table(stage, columns) for stage in pipe.stages):
-            held = dense.rows(partial(self.shared.holding.dense, stage), self.groups.dense)
-            held += expert.rows(partial(self.shared.holding.expert, stage), self.groups.expert)
+        (figures, places), where = piped.pipe.read, piped.where
+        moments = self.table.figures[figures[:, None], piped.columns[places][:, None], self.which[where]]
+        for stage in piped.stages:
+            held = piped.dense.rows(partial(self.shared.holding.dense, stage), self.groups.dense)
+            held += piped.expert.rows(partial(self.shared.holding.expert, stage), self.groups.expert)
             self._compare(stage, where, moments, held[:-1], held[-1], worst)
-            if self.busiest is not None:
-                self.busiest.take(stage, where, self._step(stage, dense, expert))
-
-    def _step(self, stage: Stage, dense: _Looked, expert: _Looked) -> Floats:
-        """What the optimizer step of a stage sends, by axis."""
-        holding = self.shared.holding
-        sent = dense.rows(wire_of(holding.dense_sent, stage), self.groups.dense)
-        return sent + expert.rows(wire_of(holding.expert_sent, stage), self.groups.expert)
 
     def _over_table(self, stage: Stage, columns: Ints) -> Stage:
         """A stage with its layers counted by the table's places."""
@@ -186,37 +234,13 @@ class Tile:
         moment = needs.argmax(axis=0)
         active = needs[moment, np.arange(len(where))]
         present = frozenset(at for at, count in enumerate(stage.counts) if count)
-        standing = self.table.standing(present)[self.which[where]]
-        peak = np.maximum(active, step) + standing + held.sum(axis=0)
+        persistent = self.table.persistent(present)[self.which[where]]
+        peak = np.maximum(active, step) + persistent + held.sum(axis=0)
         worse = peak > worst.peak[where]
         at = where[worse]
-        worst.peak[at], worst.active[at], worst.standing[at] = peak[worse], active[worse], standing[worse]
+        worst.peak[at], worst.active[at], worst.persistent[at] = peak[worse], active[worse], persistent[worse]
         worst.states[:, at], worst.step[at] = held[:, worse], step[worse]
         worst.kept[at] = np.einsum("pn,np->p", stage.kept[moment[worse]], moments[:, worse])
         worst.saved[at] = np.array(stage.counts) @ self.table.figures[KEPT][:, self.which[at]]
         worst.stage[at] = len(self.stages)
         self.stages.append(stage)
-
-    def _busiest(self) -> Busiest:
-        layers: dict[int, Floats] = {}
-        for row, each in self.table.sent.items():
-            if row.amount == "wire":
-                axis = AXES.index(row.axis)
-                layers[axis] = layers.get(axis, 0.0) + each[:, self.which]
-        return Busiest(
-            layers=layers,
-            flops=self.table.flops[1][:, self.which],
-            passed=self.hidden_states,
-            times=self.times,
-        )
-
-
-class _Looked:
-    """The rows of points, each distinct one looked up once."""
-
-    def __init__(self, codes: Ints) -> None:
-        self.different, self.codes = np.unique(codes, return_inverse=True)
-
-    def rows(self, ask: Callable[[Sequence[Any]], Floats], ranks: Sequence[Any]) -> Floats:
-        """The columns of an answer for the ranks that there are, one for each point."""
-        return ask([ranks[at] for at in self.different])[self.codes].T

@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import NoReturn, TextIO
+
+TYPE_CHECKING = False  # typing is slow to import, and until `main` runs Ctrl-C ends in Python's own traceback
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn, TextIO
 
 # command: its line in the list of commands; its function has the same name in the file of that name
 COMMANDS = {
@@ -32,9 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Bad input ends with one message and exit code 2, never with a traceback."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
-        from mla_cost.cli import interrupt
-
-        interrupt.install()
+        _quiet_from_here()
     short = arguments is None and (not given or given[0] in _SHORT)  # a process of our own, gone in an instant
     if short:
         gc.disable()
@@ -43,6 +44,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _run(given, at_once=short)
     except KeyboardInterrupt:
         _stop()
+
+
+def _quiet_from_here() -> None:
+    """Ctrl-C ends the process without a word, first of all while what follows is being imported."""
+    # The part of signal that is there already (signal itself builds enums first). It has no type stubs.
+    import _signal  # type: ignore[import-not-found]
+
+    own = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+    if own and sys.modules.get("threading") is None:  # a program with threads may not be in its main one
+        _signal.signal(_signal.SIGINT, _end)
+    from mla_cost.cli import interrupt
+
+    interrupt.install(instead_of=_end)
+
+
+def _end(*_: Any) -> None:
+    os._exit(STOPPED)
 
 
 def _run(given: list[str], *, at_once: bool) -> None:

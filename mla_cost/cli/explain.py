@@ -3,78 +3,78 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Any, Final
 
-import typer
+from mla_cost.cli.flags import Given, command
+from mla_cost.inputs.table import TABLE
 
-Names = list[str] | None
+_NOT_BOTH: Final = "--one and --without choose a variant where no plan does; leave out the plan's numbers"
 
 
-def explain(
-    form: Annotated[str, typer.Argument(help="explicit, absorbed or laga.")],
-    quantity: Annotated[str, typer.Option(metavar="saved|peak|payload|wire|flops", help="Which figure.")] = "saved",
-    latex: Annotated[bool, typer.Option("--latex", help="Print the formula as LaTeX.")] = False,
-    output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print the terms.")] = "table",
-    kernel: Annotated[str | None, typer.Option(help="How attention is executed.")] = None,
-    scheme: Annotated[str | None, typer.Option(help="What crosses ranks; each form has its usual one.")] = None,
-    one: Annotated[
-        Names, typer.Option(metavar="sp|heads|batch|positions", help="A dim of size one; repeat it.")
-    ] = None,
-    without: Annotated[Names, typer.Option(metavar="query-latent|rope", help="An absent part; repeat it.")] = None,
-    model: Annotated[str | None, typer.Option(help="Print each term's value for this model.")] = None,
-    seq_len: Annotated[int | None, typer.Option(help="Sequence length, all ranks together.")] = None,
-    micro_batch: Annotated[int | None, typer.Option(help="Sequences in a micro-batch.")] = None,
-    sp: Annotated[
-        int | None, typer.Option("--sp", "--cp", "--context-parallel-size", help="Ranks that share one sequence.")
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(metavar="bf16|fp16|fp32", help="Activations, weights, gradients.")
-    ] = None,
-    v_layout: Annotated[str | None, typer.Option(metavar="view|contiguous", help="V as a view or a copy.")] = None,
-    value_padding: Annotated[str | None, typer.Option(metavar="none|qk", help="Pad V to the width of Q and K.")] = None,
-    attention_layout: Annotated[
-        str | None, typer.Option(metavar="sbnd|bsht|bnsd", help="The order of letters in eager attention.")
-    ] = None,
-    names: Annotated[
-        str | None,
-        typer.Option(metavar="rebound|held", help="Whether a name of the block's code goes where it is bound again."),
-    ] = None,
-    assign: Annotated[Names, typer.Option("--set", metavar="FIELD=VALUE", help="Any field: dims.heads=64.")] = None,
-) -> None:
+@command
+def explain(given: Given) -> None:
     """Show the symbolic formula of a form, term by term, with the key it holds for.
 
     Without numbers it holds for sp > 1 and more than one head per rank; --one and --without ask for another variant.
     With --model, --sp or --seq-len it is the variant of that plan, and each term's value stands beside it.
+    --program prints the program in place of a formula; --layer that of a layer, --set profile=megatron of a profile.
     """
-    from mla_cost import api
-    from mla_cost.errors import InputError
-    from mla_cost.inputs.plan_files import assignments
-
-    if output not in {"table", "json"}:
-        raise InputError("unknown format", field="--format", value=output, allowed="table, json")
-    plan = {"model": model, "seq_len": seq_len, "micro_batch": micro_batch, "sp": sp}
-    style = {
-        "kernel": kernel,
-        "scheme": scheme,
-        "dtype": dtype,
-        "v_layout": v_layout,
-        "value_padding": value_padding,
-        "attention_layout": attention_layout,
-        "names": names,
-    }
-    given = {name: value for name, value in (plan | style).items() if value is not None}
-    assigned = assignments(assign)
-    if assigned or any(value is not None for value in plan.values()):
-        if one or without:
-            raise InputError("--one and --without choose a variant where no plan does; leave out the plan's numbers")
-        answer = api.explain_plan(form, quantity, given, assigned)
-    else:
-        answer = api.explain_variant(form, quantity, given, one or (), without or ())
-    if latex:
+    if given["program"] or given["layer"]:
+        _show_program(given)
+        return
+    answer = _answer(given)
+    if given["latex"]:
         sys.stdout.write(f"{answer.latex()}\n")
-    elif output == "json":
+    elif given["output"] == "json":
         sys.stdout.write(f"{answer.record().to_json()}\n")
     else:
         from mla_cost.views import formula
 
         formula.show(answer.record())
+
+
+def _answer(given: Given) -> Any:
+    """The formula of a plan where its numbers are given, else that of a variant."""
+    from mla_cost import api
+    from mla_cost.errors import InputError
+
+    form, quantity, one, without = (given[name] for name in ("form", "quantity", "one", "without"))
+    flags, assigned = _settings(given)
+    if not _planned(flags, assigned):
+        return api.explain_variant(form, quantity, flags, one or (), without or ())
+    if one or without:
+        raise InputError(_NOT_BOTH)
+    return api.explain_plan(form, quantity, flags, assigned)
+
+
+def _settings(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The flags that were given, and what --set says."""
+    return {name: value for name, value in given.flags().items() if value is not None}, given.assigned()
+
+
+def _planned(flags: dict[str, Any], assigned: dict[str, Any]) -> bool:
+    """Whether there are numbers of a plan, and not a variant's styles alone."""
+    return bool(assigned) or any(TABLE[name].formula == "plan" for name in flags)
+
+
+def _show_program(given: Given) -> None:
+    """Print a program: of a plan where it has numbers or a layer, else of a variant."""
+    from mla_cost import api
+    from mla_cost.errors import InputError
+
+    form, layer, one, without = (given[name] for name in ("form", "layer", "one", "without"))
+    flags, assigned = _settings(given)
+    if layer and not given["program"]:
+        raise InputError("--layer says which program; ask for it with --program")
+    if not layer and not _planned(flags, assigned):
+        listing = api.program_of_variant(form, flags, one or (), without or ())
+    elif one or without:
+        raise InputError(_NOT_BOTH)
+    else:
+        listing = api.program_of_plan(form, layer or "attention", flags, assigned)
+    if given["output"] == "json":
+        sys.stdout.write(f"{listing.to_json()}\n")
+        return
+    from mla_cost.views import program
+
+    program.show(listing)

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -14,14 +14,15 @@ EXIT: Final = 130  # 128 and the signal's number, as shells have it
 _CLEAR: Final = b"\r\x1b[2K\x1b[?25h"  # the line of a progress bar goes, the cursor comes back
 
 
-def install() -> None:
+def install(instead_of: Callable[..., object] = signal.default_int_handler) -> None:
     """Let Ctrl-C end the process from now on; not where the caller ignores it, nor in a thread of a larger program.
 
     The handler ends the process instead of raising: an exception could surface inside a destructor, where Python prints
-    it and goes on, or wait for work that nobody wants any more.
+    it and goes on, or wait for work that nobody wants any more. instead_of: a handler of our own that stood in until
+    now.
     """
     main = threading.current_thread() is threading.main_thread()
-    if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if main and signal.getsignal(signal.SIGINT) in {signal.default_int_handler, instead_of}:
         signal.signal(signal.SIGINT, _Stop(os.getpid()))
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, cast
 import typer
 
 from mla_cost.cli import COMMANDS
+from mla_cost.cli.grouped import Grouped
 
 # UsageError of typer itself, or of click where an older typer hands out click's
 USAGE_ERROR: Final = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -32,7 +33,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     app.callback(invoke_without_command=True)(_group)
     if called is not None:
-        app.command(called)(_command(called))
+        app.command(called, cls=Grouped)(_command(called))
         return app
     for name, line in COMMANDS.items():
         app.command(name, help=line)(_listed)

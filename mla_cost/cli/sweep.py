@@ -3,131 +3,46 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mla_cost.cli import helps
+from mla_cost.cli.flags import Given, command
 
 if TYPE_CHECKING:
     from mla_cost.studies.sweep import Sweep
 
-Names = list[str] | None
-FORMATS = ("table", "csv", "jsonl", "json", "markdown")
 TABLE_ROWS = 60
 MARKDOWN_ROWS = 10_000
 
 
-def sweep(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[PLAN]", help="A plan file or ready plan; flags override it.")
-    ] = None,
-    over: Annotated[
-        Names,
-        typer.Option(
-            metavar="FIELD=VALUES",
-            help="A field to go over: seq_len=4096..131072*2 (a..b*FACTOR or a..b+STEP), sp=1,2,4, device='910b*', "
-            "form=all, dims.heads=64,128. Repeat it.",
-        ),
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="A model of the catalogue, a model YAML or a config.json.")] = None,
-    device: Annotated[
-        Names, typer.Option(help="Devices, repeated or separated by commas; `none` for no verdict.")
-    ] = None,
-    form: Annotated[Names, typer.Option(help="Forms, repeated or separated by commas; `all` by default.")] = None,
-    kernel: Annotated[str | None, typer.Option(help="How attention is executed.")] = None,
-    seq_len: Annotated[int | None, typer.Option(help="Sequence length, all ranks together.")] = None,
-    sp: Annotated[
-        int | None, typer.Option("--sp", "--cp", "--context-parallel-size", help="Ranks that share one sequence.")
-    ] = None,
-    tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks.")] = None,
-    pp: Annotated[int | None, typer.Option(help="Pipeline stages.")] = None,
-    ep: Annotated[int | None, typer.Option(help="Ranks that share the experts.")] = None,
-    dp: Annotated[int | None, typer.Option(help="Data-parallel ranks.")] = None,
-    etp: Annotated[int | None, typer.Option(help="Ranks that share each expert.")] = None,
-    micro_batch: Annotated[int | None, typer.Option(help="Sequences in a micro-batch.")] = None,
-    micro_batches: Annotated[int | None, typer.Option(help="Micro-batches of a step.")] = None,
-    mtp: Annotated[int | None, typer.Option(help=helps.MTP)] = None,
-    sharding: Annotated[
-        str | None, typer.Option(metavar="ddp|distributed|zero1|zero2", help="What data-parallel ranks share.")
-    ] = None,
-    remat: Annotated[str | None, typer.Option(help="What backward runs again: none, full, core_attn, ...")] = None,
-    profile: Annotated[
-        str | None, typer.Option(metavar="reference|megatron", help="Whose implementation runs.")
-    ] = None,
-    layers: Annotated[int | None, typer.Option(help="Equal blocks in a row (scope attention).")] = None,
-    other_memory: Annotated[
-        str | None, typer.Option(metavar="BYTES", help="Memory beside this scope, e.g. 2GiB.")
-    ] = None,
-    reserve: Annotated[Names, typer.Option(metavar="ITEM=BYTES", help="Override a reserve item of the device.")] = None,
-    assign: Annotated[
-        Names, typer.Option("--set", metavar="FIELD=VALUE", help="Any field of a plan that stays the same.")
-    ] = None,
-    scope: Annotated[
-        str | None, typer.Option(metavar="model|attention", help="What is priced; model by default.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE.csv|.jsonl|.parquet", help="Write every row to a file.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an --output that was cut.")] = False,
-    shape: Annotated[
-        str | None, typer.Option("--format", metavar="table|csv|jsonl|json|markdown", help="How to print the rows.")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png|.svg", help="Draw verdicts over seq_len and sp, a panel per form.")
-    ] = None,
-) -> None:
+@command
+def sweep(given: Given) -> None:
     """Price every form at every setting of a grid. Refused combinations are rows with their reason."""
     import gc
 
     from mla_cost.errors import InputError
-    from mla_cost.inputs import plan_files
 
     gc.enable()  # unlike a plan this may run for hours
-    if shape is not None and shape not in FORMATS:
-        raise InputError("unknown format", field="--format", value=shape, allowed=", ".join(FORMATS))
-    if resume and output is None:
+    output, plot = given["save"], given["plot"]
+    if given["resume"] and output is None:
         raise InputError("there is nothing to resume without --output", field="--resume")
-    flags: dict[str, Any] = {
-        "model": model,
-        "device": plan_files.names(device),
-        "form": plan_files.names(form),
-        "kernel": kernel,
-        "seq_len": seq_len,
-        "sp": sp,
-        "tp": tp,
-        "pp": pp,
-        "ep": ep,
-        "dp": dp,
-        "etp": etp,
-        "micro_batch": micro_batch,
-        "micro_batches": micro_batches,
-        "mtp": mtp,
-        "sharding": sharding,
-        "remat": remat,
-        "profile": profile,
-        "layers": layers,
-        "other_memory": other_memory,
-        "scope": scope,
-    }
-    assigned, reserved = plan_files.assignments(assign), plan_files.assignments(reserve, "reserve")
-    study = _study(file, flags, assigned, reserved, _axes(over))
+    study = _study(given, _axes(given["over"]))
+    answered = 1
     if output is not None:
-        answered = _save(study, output, resume)
-    elif plot is None or shape is not None:
-        answered = _print(study, shape or "table")
-    else:
-        answered = 1
+        answered = _save(study, output, given["resume"])
+    elif plot is None or given["output"] is not None:
+        answered = _print(study, given["output"] or "table")
     if plot is not None:
         _draw(study, plot)
     if not answered:
         raise InputError(f"no row has an answer; the first says: {study.reason_of(0)}")
 
 
-def _axes(given: Names) -> dict[str, str]:
+def _axes(given: Iterable[str] | None) -> dict[str, str]:
     from mla_cost.errors import InputError, shown
 
     found: dict[str, str] = {}
@@ -144,20 +59,18 @@ def _axes(given: Names) -> dict[str, str]:
     return found
 
 
-def _study(
-    file: Path | None, flags: dict[str, Any], assigned: dict[str, Any], reserve: dict[str, Any], over: dict[str, Any]
-) -> Sweep:
-    from mla_cost.inputs import plan_files
+def _study(given: Given, over: dict[str, str]) -> Sweep:
     from mla_cost.studies.sweep import of
     from mla_cost.studies.sweep.axes import expand, is_glob
 
+    flags = given.flags()
     if is_glob(flags["model"]):
         over.setdefault("model", flags["model"])
         flags["model"] = None
     for name in ("device", "form"):
         if flags[name] is not None and flags[name] != ["all"]:
             flags[name] = expand(name, flags[name])
-    return of(plan_files.settings(file, flags, assigned, reserve), over)
+    return of(given.settings(flags), over)
 
 
 def _save(study: Sweep, output: Path, resume: bool) -> int:

@@ -10,6 +10,8 @@ BASELINE = "explicit"
 PROFILE = "reference"
 ATTENTION_KERNEL = "eager"
 SEQ_LEN = 16384
+SHARDING = "distributed"
+OPTIMIZER = "adam"
 # of a block, the largest up to this that divides heads and sequence (`resolve.usual_sp`); all ranks of a whole model
 # are stated, so there a sequence stays on one unless it is said
 SP = 8
@@ -21,3 +23,5 @@ OF_SCOPE: Final[dict[str, dict[str, str | int]]] = {
     "attention": {"kernel": "auto"},
     "model": {"kernel": "auto", "sp": 1},
 }
+# values to show what a flag takes
+EXAMPLES: Final = {"form": "laga", "scheme": "kv-gather", "kernel": "flash"}

@@ -141,26 +141,42 @@ def explain(
         InputError: an unknown name, or a combination that makes no program.
 
     """
+    key = variant_key(form, kernel=kernel, scheme=scheme, one=one, without=without, dtype=dtype, **settings)
+    try:
+        return _explain(form, key, quantity, None)
+    except ProgramError as error:
+        raise InputError(str(error)) from None
+
+
+def variant_key(
+    form: str,
+    *,
+    kernel: str = defaults.ATTENTION_KERNEL,
+    scheme: str | None = None,
+    one: Iterable[str] = (),
+    without: Iterable[str] = (),
+    dtype: str = "bf16",
+    **settings: Any,
+) -> Key:
+    """The structural key of a form without numbers, as `explain` takes it.
+
+    Raises:
+        InputError: an unknown name, or a scheme that the form cannot have.
+
+    """
     named("form", form, FORMS)
     named("kernel", kernel, KERNELS)
     try:
         chosen = scheme_of(form, scheme)
-        ones = {_known("one", name, ONES) for name in one}
-        if not chosen.divides_heads:
-            ones = {"n" if symbol == "l" else symbol for symbol in ones}
-        absent = frozenset(_known("without", name, WITHOUT) for name in without)
-        settings.setdefault("value_padding", _own_padding(form, kernel))
-        key = Key(
-            form_of(form).name,
-            chosen.name,
-            kernel,
-            facts(frozenset(ones), absent, chosen.divides_heads),
-            dtype,
-            **settings,
-        )
-        return _explain(form, key, quantity, None)
-    except (Illegal, ProgramError) as error:
+    except Illegal as error:
         raise InputError(str(error)) from None
+    ones = {_known("one", name, ONES) for name in one}
+    if not chosen.divides_heads:
+        ones = {"n" if symbol == "l" else symbol for symbol in ones}
+    absent = frozenset(_known("without", name, WITHOUT) for name in without)
+    settings.setdefault("value_padding", _own_padding(form, kernel))
+    known = facts(frozenset(ones), absent, chosen.divides_heads)
+    return Key(form_of(form).name, chosen.name, kernel, known, dtype, **settings)
 
 
 def _own_padding(form: str, kernel: str) -> str:

@@ -15,6 +15,7 @@ from mla_cost.errors import InputError
 from mla_cost.explaining.explain import Explanation, Term, explain
 from mla_cost.language.dims import product_text
 from mla_cost.language.program import Kernel
+from mla_cost.results import markdown
 
 VARIANTS: Mapping[str, tuple[str, ...]] = {
     "sp > 1, more than one head per rank": (),
@@ -78,7 +79,7 @@ def _form(form: str, seen: dict[tuple[str, ...], str]) -> Iterator[str]:
 def _tables(form: str, one: Sequence[str]) -> Iterator[str]:
     saved = explain(form, "saved", one=one)
     yield "**Saved**"
-    yield markdown_table(("tensor", "bytes"), ((term.tensor, _code(term.text)) for term in saved.terms))
+    yield markdown.table(("tensor", "bytes"), ((term.tensor, _code(term.text)) for term in saved.terms))
     yield f"Together: {_code(merged(saved.terms))}"
     yield "**Payload and wire**"
     yield _traffic(form, one)
@@ -93,7 +94,7 @@ def _traffic(form: str, one: Sequence[str]) -> str:
     if not payload:
         return "Nothing moves on one rank."
     rows = ((p.tensor, p.where, _code(p.text), _code(w.text)) for p, w in zip(payload, wire, strict=True))
-    return markdown_table(("tensor", "collective", "payload, bytes handed over", "wire, bytes sent"), rows)
+    return markdown.table(("tensor", "collective", "payload, bytes handed over", "wire, bytes sent"), rows)
 
 
 def _flops(terms: Iterable[Term]) -> str:
@@ -101,7 +102,7 @@ def _flops(terms: Iterable[Term]) -> str:
     for term in terms:
         found.setdefault(term.tensor, {"forward": [], "backward": []})[term.where].append(term)
     rows = ((op, _code(merged(by["forward"])), _code(merged(by["backward"]))) for op, by in found.items())
-    return markdown_table(("op", "forward", "backward"), rows)
+    return markdown.table(("op", "forward", "backward"), rows)
 
 
 def _moments(peak: Explanation) -> Iterator[str]:
@@ -123,7 +124,7 @@ def _squares(term: Term) -> int:
 
 def _moment_table(moments: Iterable[Explanation]) -> str:
     rows = ((f"{it.moment}, at {it.terms[-1].tensor}", _code(merged(it.terms))) for it in moments)
-    return markdown_table(("moment", "live bytes"), rows)
+    return markdown.table(("moment", "live bytes"), rows)
 
 
 def _fused() -> Iterator[str]:
@@ -142,7 +143,7 @@ def _under(form: str, kernel: Kernel, padding: str) -> str:
         terms = explain(form, "saved", kernel=kernel.name, value_padding=padding).terms
     except InputError as error:
         return f"{form}: {error}."
-    return markdown_table((f"{form}: tensor", "bytes"), ((term.tensor, _code(term.text)) for term in terms))
+    return markdown.table((f"{form}: tensor", "bytes"), ((term.tensor, _code(term.text)) for term in terms))
 
 
 # ---- text
@@ -155,11 +156,6 @@ def merged(terms: Iterable[Term]) -> str:
         number, *factors = term.factors
         counts[tuple(factors)] = counts.get(tuple(factors), 0) + int(number)
     return " + ".join(product_text((str(number), *factors)) for factors, number in counts.items())
-
-
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
 def _code(text: str) -> str:

@@ -15,9 +15,9 @@ from mla_cost.language import live
 from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import Allocation
 from mla_cost.language.workspace import kinds_of
+from mla_cost.pricing.automatic import with_kernel
 from mla_cost.pricing.block import Figures, figures
 from mla_cost.pricing.resolve import resolve
-from mla_cost.pricing.verdict import with_kernel
 from mla_cost.results import Result
 
 NAMED: Final = 8  # tensors with a layer of their own
@@ -76,7 +76,7 @@ def _of_stage(
     from mla_cost.pricing import whole_model
 
     _, _, costs = whole_model.evaluated(model, device, row.form, settings)
-    cost = whole_model.told(costs, settings)
+    cost = whole_model.reported(costs, settings)
     part = cost.active.part
     if part is None or cost.beside is not cost.active:
         return None
@@ -85,7 +85,7 @@ def _of_stage(
     before = part.before + sum(amount for _, amount in part.held)
     below = [
         (STATES, cost.states.total),
-        ("buffers that stand", sum(each.bytes for each in cost.standing)),
+        ("buffers that stand", sum(each.bytes for each in cost.persistent)),
         (IN_FLIGHT, cost.active.kept),
         (BEFORE, before),
     ]

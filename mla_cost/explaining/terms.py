@@ -7,22 +7,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from mla_cost.declared.states import GRADIENTS, MASTER, MOMENTS, PARTIAL, WEIGHTS
 from mla_cost.errors import InputError, nearest
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language import live
 from mla_cost.language.evaluate import Evaluation
-from mla_cost.language.machine import Allocation
+from mla_cost.language.machine import DTYPE_BYTES, Allocation
 from mla_cost.language.workspace import kinds_of
-from mla_cost.mesh.parallel import Parallel
+from mla_cost.pricing.automatic import with_kernel
 from mla_cost.pricing.block import Figures, evaluation, figures
 from mla_cost.pricing.resolve import resolve
 from mla_cost.pricing.rows import byte_formula
 from mla_cost.pricing.stage import Segment
-from mla_cost.pricing.verdict import with_kernel
-from mla_cost.pricing.whole_model import Cost, evaluated, parallel_of, state_settings, told
+from mla_cost.pricing.stage_weights import Asked, RankWeights
+from mla_cost.pricing.whole_model import StageCost, evaluated, reported, state_settings
 from mla_cost.results import CollectiveCost, Result, Term, TermItem
-from mla_cost.weights.states import PARTIAL, Held, StateItem, StateSettings, rank_parameters, rank_weights
+from mla_cost.weights.held import Held
+from mla_cost.weights.states import StateItem, StateSettings
 
 MEANINGS: Final = {
     "saved": "kept between forward and backward",
@@ -181,14 +183,12 @@ class _Stage:
 
     def __init__(self, model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result) -> None:
         chosen, _, costs = evaluated(model, device, row.form, settings)
-        self.cost: Cost = told(costs, settings)
+        self.cost: StageCost = reported(costs, settings)
         self.stage: int | None = self.cost.stage
         self.family = device.family if device else "none"
-        self.parallel: Parallel = parallel_of(chosen)
         self.keeping: StateSettings = state_settings(chosen)
-        self.held = rank_parameters(model, self.parallel, self.cost.chunks, self.keeping)
         self.meanings: Mapping[str, str] = {} if self._in_flight else IN_STEP
-        self.rank_weights = tuple(rank_weights(model, self.parallel, self.cost.chunks, self.keeping))
+        self.rank_weights = tuple(RankWeights(model, Asked.of(row.form, chosen)).each(self.cost.chunks, chosen.pp))
         self.known: dict[str, Callable[[], Items]] = {
             "weights": self.weights,
             "gradients": self.gradients,
@@ -210,55 +210,50 @@ class _Stage:
         return (*self.weights(), *self.gradients(), *self.optimizer(), *self.buffers())
 
     def weights(self) -> Items:
-        return self._whole("weights", self.keeping.weight_bytes)
+        return self._state(WEIGHTS)
 
     def gradients(self) -> Items:
-        if self.keeping.sharding == "zero2":
-            return map(self._shard, self._items("gradients"))
-        partial = self._whole(PARTIAL, self.keeping.weight_bytes) if self.keeping.accumulates else ()
-        return (*self._whole("gradients", self.keeping.gradient_bytes), *partial)
+        return (*self._state(GRADIENTS, self.keeping.gradient_dtype), *self._state(PARTIAL))
 
     def optimizer(self) -> Items:
-        return map(self._shard, [*self._items("master weights"), *self._items("moments")])
+        return map(self._shard, [*self._items(MASTER), *self._items(MOMENTS)])
 
     def buffers(self) -> Items:
         held = (item for item in self.rank_weights if not item.trained)
-        return self._weights("buffers", held, 4)
+        return self._weights("buffers", held)
+
+    def _state(self, name: str, dtype: str | None = None) -> Items:
+        """A state that a rank has of every weight, or its part of; dtype: the weights' own where None."""
+        if name in self.keeping.row.split:
+            return map(self._shard, self._items(name))
+        return self._whole(name, dtype) if self._items(name) else ()
 
     def _items(self, name: str) -> list[StateItem]:
         return [item for item in self.cost.states.items if item.name == name]
 
-    def _whole(self, name: str, size: int) -> Items:
+    def _whole(self, name: str, dtype: str | None) -> Items:
         """Every weight of the stage, then the padding of the buffers that they lie in."""
-        yield from self._weights(name, (item for item in self.rank_weights if item.trained), size)
+        yield from self._weights(name, (item for item in self.rank_weights if item.trained), dtype)
         for item in self._items(name):
             yield TermItem(
                 name, f"padding of the {item.holder} buffer", "to a multiple of the group", item.padding_bytes
             )
 
     @staticmethod
-    def _weights(name: str, held: Iterable[Held], size: int) -> Items:
+    def _weights(name: str, held: Iterable[Held], dtype: str | None = None) -> Items:
         """Equal weights of several layers in one line."""
-        alike = Counter((_kind(item.part), item.name, item.elements) for item in held)
-        for (part, weight, elements), count in alike.items():
+        alike = Counter((_kind(item.part), item.name, item.elements, dtype or item.dtype) for item in held)
+        for (part, weight, elements, width), count in alike.items():
+            size = DTYPE_BYTES[width]
             formula = f"{count} x {elements:,} x {size} B" if count > 1 else f"{elements:,} x {size} B"
             yield TermItem(f"{name}, {part}", weight, formula, count * elements * size)
 
     def _shard(self, item: StateItem) -> TermItem:
-        elements, group = {
-            "dense": (self.held.dense, self.parallel.dense_dp),
-            "expert": (self.held.expert, self.parallel.expert_dp),
-        }[item.holder]
-        size = {
-            "gradients": self.keeping.gradient_bytes,
-            "master weights": self.keeping.master_bytes,
-            "moments": 2 * self.keeping.moment_bytes,
-        }[item.name]
-        shared = f" / {group} ranks, padded" if group > 1 and self.keeping.sharding != "ddp" else ""
+        shared = f" / {item.ranks} ranks, padded" if item.ranks > 1 else ""
         return TermItem(
             "a shard" if shared else "whole",
             f"{item.name}, {item.holder}",
-            f"{elements:,}{shared} x {size} B",
+            f"{item.elements:,}{shared} x {item.size} B",
             item.bytes,
         )
 
@@ -280,7 +275,7 @@ class _Stage:
         yield TermItem("inside the optimizer step", "gradients in fp32", "a copy of the shard", made)
 
     def standing(self) -> Items:
-        return (TermItem("standing", part.name, part.basis, part.bytes) for part in self.cost.standing)
+        return (TermItem("standing", part.name, part.basis, part.bytes) for part in self.cost.persistent)
 
     def saved(self) -> Items:
         """Of one micro-batch, in all chunks."""

@@ -7,16 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.table import TABLE, Setting
 
-# told whatever they are, in this order: what a plan is about and how it is laid out
-ALWAYS: Final = ("model", "device", "seq_len", "form")
-# settings of which `plan` has a flag; every other one is told with --set
-FLAGS: Final = (
-    *("scheme", "kernel", "value_padding", "tp", "sp", "pp", "ep", "etp", "dp", "virtual_stages", "pipeline_layout"),
-    *("micro_batch", "micro_batches", "sharding", "remat", "profile", "dtype", "layers", "v_layout"),
-    *("attention_layout", "softmax_dtype", "mask", "norm", "scope", "stage"),
-)
-_MAPPINGS: Final = ("dims", "facts", "reserve")
+# told whatever they are: what a plan is about
+ALWAYS: Final = frozenset({"model", "device", "seq_len", "form"})
 
 
 def command_of(settings: PlanSettings) -> str:
@@ -25,38 +19,30 @@ def command_of(settings: PlanSettings) -> str:
     A fact that is a list or a mapping has no flag: such a plan is a file's, and the command names the rest of it.
     """
     given = PlanSettings(scope=settings.scope).by_scope().model_copy(update={"scope": PlanSettings().scope})
-    words = ["mla-cost", "plan"]
-    for name in ALWAYS:
-        words += [_flag(name), _text(getattr(settings, name))]
-    for name in FLAGS:
-        if getattr(settings, name) != getattr(given, name):
-            words += [_flag(name), _text(getattr(settings, name))]
-    return shlex.join([*words, *_rest(settings, given)])
+    told = [
+        row for row in TABLE.values() if row.name in ALWAYS or getattr(settings, row.name) != getattr(given, row.name)
+    ]
+    words = [word for row in told for word in _words(row, getattr(settings, row.name))]
+    return shlex.join(["mla-cost", "plan", *words])
 
 
-def _rest(settings: PlanSettings, given: PlanSettings) -> Iterator[str]:
-    for name in PlanSettings.model_fields:
-        value = getattr(settings, name)
-        if name in {*ALWAYS, *FLAGS} or value == getattr(given, name):
-            continue
-        if name == "other_memory":
-            yield from ("--other-memory", str(int(value)))
-        elif name not in _MAPPINGS:
-            yield from ("--set", f"{name}={_text(value)}")
-        else:
-            yield from _entries(name, value)
+def _words(row: Setting, value: Any) -> Iterator[str]:
+    if row.kind in {"mapping", "entries"}:
+        yield from _entries(row, value)
+    elif row.kind == "switch":
+        yield row.flags[0] if value else f"--no-{row.flags[0][2:]}"
+    elif not row.flag or value is None:
+        yield from ("--set", f"{row.name}={_text(value)}")
+    else:
+        yield from (row.flags[0], str(int(value)) if row.kind == "bytes" else _text(value))
 
 
-def _entries(name: str, entries: Mapping[str, Any]) -> Iterator[str]:
+def _entries(row: Setting, entries: Mapping[str, Any]) -> Iterator[str]:
     for key, value in entries.items():
-        if name == "reserve":
-            yield from ("--reserve", f"{key}={int(value)}")
+        if row.kind == "entries":
+            yield from (row.flags[0], f"{key}={int(value)}")
         elif not isinstance(value, list | tuple | dict):
-            yield from ("--set", f"{name}.{key}={_text(value)}")
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+            yield from ("--set", f"{row.name}.{key}={_text(value)}")
 
 
 def _text(value: Any) -> str:

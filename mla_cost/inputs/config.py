@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mla_cost.errors import InputError, nearest
+from mla_cost.language.numbers import where
 
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
 Hidden = Annotated[int, Field(ge=1, le=2**20)]
@@ -216,17 +217,17 @@ class ReserveItem(BaseModel):
     def high_bytes_for(self, group_size: int, node: int, sends: int = 0) -> int:
         """The high end for one communicator on nodes of `node` devices; `bytes_for` where none is stated."""
         if self.high is None or group_size <= 1:
-            return self.bytes_for(group_size)
+            return int(self.bytes_for(group_size))
         return self.high.bytes_for(group_size, node, sends)
 
-    def bytes_for(self, group_size: int = 1) -> int:
-        """Bytes of this item for one communicator of `group_size` ranks; a group of one rank makes none."""
+    def bytes_for(self, group_size: Any = 1) -> Any:
+        """Bytes of this item for one communicator of `group_size` ranks, or an array; one rank makes none."""
         if self.per == "process":
             return self.bytes
-        if group_size <= 1:
-            return 0
-        listed = [size for size in sorted(self.by_group_size) if size >= group_size]
-        return self.by_group_size[listed[0]] if listed else self.bytes
+        found: Any = self.bytes
+        for size in sorted(self.by_group_size, reverse=True):
+            found = where(group_size <= size, self.by_group_size[size], found)
+        return where(group_size <= 1, 0, found)
 
 
 class DeviceConfig(BaseModel):

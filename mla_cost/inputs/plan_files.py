@@ -12,9 +12,7 @@ from mla_cost.errors import InputError, shown
 from mla_cost.inputs import given
 from mla_cost.inputs.config import AttentionDims, validated
 from mla_cost.inputs.settings import PlanSettings
-
-_NAMES = ("device", "form")
-_MAPPINGS = ("dims", "facts", "reserve")
+from mla_cost.inputs.table import LISTS, MAPPINGS, TABLE
 
 
 def names(texts: Iterable[str] | None) -> list[str] | None:
@@ -36,8 +34,21 @@ def assignments(texts: Iterable[str] | None, prefix: str = "") -> dict[str, Any]
         field, equals, value = text.partition("=")
         if not equals or not field.strip() or not value.strip():
             raise InputError(f"expected FIELD=VALUE, read {shown(text)}", field=f"--{prefix or 'set'}")
-        found[f"{prefix}.{field.strip()}" if prefix else field.strip()] = _scalar(value.strip())
+        path = f"{prefix}.{field.strip()}" if prefix else field.strip()
+        found[path] = value.strip() if _of_kind(path, "tokens") else _scalar(value.strip())
     return found
+
+
+def read_flag(name: str, value: Any) -> Any:
+    """What a flag of a setting was given, as a plan file would state it."""
+    if _of_kind(name, "names"):
+        return names(value)
+    mixed = isinstance(value, str) and _of_kind(name, "count")  # a number or a word
+    return _scalar(value) if mixed else value
+
+
+def _of_kind(name: str, kind: str) -> bool:
+    return name in TABLE and TABLE[name].kind == kind
 
 
 def _scalar(text: str) -> Any:
@@ -68,7 +79,7 @@ def settings(
     data.update({name: value for name, value in flags.items() if value is not None})
     for path, value in {**assigned, **reserve}.items():
         _assign(data, path, value)
-    for name in _NAMES:
+    for name in LISTS:
         if name in data:
             data[name] = _as_names(name, data[name])
     try:
@@ -144,9 +155,9 @@ def _assign(data: dict[str, Any], path: str, value: Any) -> None:
             raise InputError("unknown key", field=head, nearest=[f"dims.{head}"])
         data[head] = value
         return
-    if head not in _MAPPINGS:
+    if head not in MAPPINGS:
         raise InputError(
-            f"only {', '.join(_MAPPINGS[:-1])} and {_MAPPINGS[-1]} have fields of their own", field=f"--set {path}"
+            f"only {', '.join(MAPPINGS[:-1])} and {MAPPINGS[-1]} have fields of their own", field=f"--set {path}"
         )
     under = data.get(head) or {}
     if isinstance(under, dict):  # what else it is, the settings refuse

@@ -1,20 +1,30 @@
-"""One question, typed and bounded: what a plan file holds, what the flags fill in, what `mla_cost.plan` takes."""
+"""One question, typed and bounded: what a plan file holds, what the flags fill in, what `mla_cost.plan` takes.
 
-from typing import Annotated, Any, Literal, Self
+The rows of `mla_cost.inputs.table` say what each setting is; here stand their types, for readers and type checkers.
+"""
+
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ByteSize,
     ConfigDict,
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
+    WithJsonSchema,
     WrapValidator,
 )
+from pydantic_core import PydanticCustomError
 
 from mla_cost.declared import defaults
+from mla_cost.declared.shardings import SHARDINGS
 from mla_cost.errors import shown
+from mla_cost.inputs import table
+from mla_cost.inputs.counts import count_of
+from mla_cost.inputs.table import TABLE
 from mla_cost.language.recompute import canonical
 
 _LARGEST = 2**50
@@ -30,11 +40,34 @@ def _bounded(given: Any, read: ValidatorFunctionWrapHandler) -> ByteSize:
     return amount
 
 
+def _limits(name: str) -> Any:
+    """The bounds of a row: of a number its values, of a text its length."""
+    row = TABLE[name]
+    if row.kind in {"text", "name"}:
+        return Field(min_length=None if name == "remat" else 1, max_length=row.most)
+    return Field(ge=row.least, le=row.most)
+
+
+def _default(name: str) -> Any:
+    return TABLE[name].default
+
+
+def _sharding(given: Any) -> Any:
+    """The name of a declared row; what is none is refused as a word that is not one of a few."""
+    if isinstance(given, str) and given in SHARDINGS:
+        return given
+    *first, last = map(repr, SHARDINGS)
+    raise PydanticCustomError(
+        "literal_error", "Input should be {expected}", {"expected": f"{', '.join(first)} or {last}"}
+    )
+
+
+ShardingName = Annotated[
+    str, BeforeValidator(_sharding), WithJsonSchema({"enum": list(SHARDINGS), "type": "string"}, mode="serialization")
+]
 Memory = Annotated[ByteSize, WrapValidator(_bounded)]
 Names = tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...]
-
-
-Degree = Annotated[int, Field(ge=1, le=2**16)]
+Tokens = Annotated[int, BeforeValidator(count_of)]
 
 
 class PlanSettings(BaseModel):
@@ -42,64 +75,71 @@ class PlanSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    model: Annotated[str, Field(min_length=1, max_length=1000)] = defaults.MODEL
-    device: Names = defaults.DEVICES
-    scope: Literal["attention", "model"] = defaults.SCOPE
-    form: Names = defaults.FORMS
-    scheme: str | None = None
-    kernel: str = defaults.ATTENTION_KERNEL
-    seq_len: Annotated[int, Field(ge=2, le=2**30)] = defaults.SEQ_LEN
-    micro_batch: Annotated[int, Field(ge=1, le=2**16)] = 1
-    sp: Degree = defaults.SP
-    tp: Degree = 1
-    pp: Degree = 1
-    ep: Degree = 1
-    etp: Degree = 1
-    dp: Degree = 1
-    micro_batches: Annotated[int, Field(ge=1, le=2**20)] = 1
-    virtual_stages: Annotated[int, Field(ge=1, le=1024)] = 1
-    micro_batch_group: Annotated[int, Field(ge=1, le=2**20)] | None = None
-    first_layers: Annotated[int, Field(ge=0, le=4096)] | None = None
-    last_layers: Annotated[int, Field(ge=0, le=4096)] | None = None
-    pipeline_layout: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
-    stage: Annotated[int, Field(ge=0, le=2**16)] | None = None
-    mtp: Annotated[int, Field(ge=0, le=1000)] | None = None  # multi-token-prediction modules; None: the model's own
-    sharding: Literal["ddp", "distributed", "zero1", "zero2"] = "distributed"
-    gradient_dtype: Literal["fp32", "bf16"] = "fp32"
-    moment_dtype: Literal["fp32", "bf16"] = "fp32"
-    main_weights: Literal["fp32", "remainders"] = "fp32"
-    vocab_multiple: Annotated[int, Field(ge=1, le=2**20)] = 128
-    imbalance_percent: Annotated[int, Field(ge=100, le=1_000_000)] | Literal["worst"] = 100
-    down_projections: Literal["replicated", "sharded"] = "replicated"
-    layers: Annotated[int, Field(ge=1, le=4096)] = 1
-    dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
-    v_layout: Literal["view", "contiguous"] = "view"
-    value_padding: Literal["none", "qk"] | None = None
-    attention_layout: Literal["sbnd", "bsht", "bnsd"] = "sbnd"
-    softmax_dtype: Literal["activation", "fp32"] = "activation"
-    mask: Literal["none", "tensor"] = "none"
-    names: Literal["rebound", "held"] = "rebound"
-    idle_mlp: Annotated[int, Field(ge=0, le=2**20)] = 0
-    norm: Literal["fused", "composite"] = "fused"
-    causal: bool = True
-    remat: Annotated[str, Field(max_length=200), AfterValidator(canonical)] = "none"
-    profile: Literal["reference", "megatron"] = "reference"
-    dispatcher: Literal["alltoall", "deepep", "hybridep"] = "alltoall"
-    shared_overlap: Literal["off", "on"] = "off"
-    rope_fusion: Literal["on", "off"] = "on"
-    cross_entropy: Literal[
-        "native", "no-upcast", "in-place", "native-fused", "fused", "chunked", "te-in-place", "te-fp32"
-    ] = "native"
-    loss_chunks: Annotated[int, Field(ge=1, le=2**20)] = 8
-    other_memory: Memory = ByteSize(0)
-    published: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    reserve: dict[str, Memory] = {}
-    fragmentation_percent: Annotated[int, Field(ge=0, le=50)] | None = None
-    dims: dict[str, Any] = {}
-    facts: dict[str, Any] = {}
+    model: Annotated[str, _limits("model")] = _default("model")
+    device: Names = _default("device")
+    scope: table.Scopes = _default("scope")
+    form: Names = _default("form")
+    scheme: str | None = _default("scheme")
+    kernel: str = _default("kernel")
+    seq_len: Annotated[Tokens, _limits("seq_len")] = _default("seq_len")
+    micro_batch: Annotated[int, _limits("micro_batch")] = _default("micro_batch")
+    sp: Annotated[int, _limits("sp")] = _default("sp")
+    tp: Annotated[int, _limits("tp")] = _default("tp")
+    pp: Annotated[int, _limits("pp")] = _default("pp")
+    ep: Annotated[int, _limits("ep")] = _default("ep")
+    etp: Annotated[int, _limits("etp")] = _default("etp")
+    dp: Annotated[int, _limits("dp")] = _default("dp")
+    micro_batches: Annotated[int, _limits("micro_batches")] = _default("micro_batches")
+    virtual_stages: Annotated[int, _limits("virtual_stages")] = _default("virtual_stages")
+    micro_batch_group: Annotated[int, _limits("micro_batch_group")] | None = _default("micro_batch_group")
+    first_layers: Annotated[int, _limits("first_layers")] | None = _default("first_layers")
+    last_layers: Annotated[int, _limits("last_layers")] | None = _default("last_layers")
+    pipeline_layout: Annotated[str, _limits("pipeline_layout")] | None = _default("pipeline_layout")
+    schedule: Annotated[str, _limits("schedule")] | None = _default("schedule")
+    stage: Annotated[int, _limits("stage")] | None = _default("stage")
+    mtp: Annotated[int, _limits("mtp")] | None = _default("mtp")
+    sharding: ShardingName = _default("sharding")
+    gradient_dtype: table.StateDtype = _default("gradient_dtype")
+    moment_dtype: table.StateDtype = _default("moment_dtype")
+    main_weights: table.MainWeights = _default("main_weights")
+    vocab_multiple: Annotated[int, _limits("vocab_multiple")] = _default("vocab_multiple")
+    imbalance_percent: Annotated[int, _limits("imbalance_percent")] | Literal["worst"] = _default("imbalance_percent")
+    down_projections: table.DownProjections = _default("down_projections")
+    layers: Annotated[int, _limits("layers")] = _default("layers")
+    dtype: table.Dtype = _default("dtype")
+    v_layout: table.ValueLayout = _default("v_layout")
+    value_padding: table.ValuePadding | None = _default("value_padding")
+    attention_layout: table.AttentionLayout = _default("attention_layout")
+    softmax_dtype: table.SoftmaxDtype = _default("softmax_dtype")
+    mask: table.Mask = _default("mask")
+    names: table.BoundNames = _default("names")
+    idle_mlp: Annotated[int, _limits("idle_mlp")] = _default("idle_mlp")
+    norm: table.Norm = _default("norm")
+    causal: bool = _default("causal")
+    remat: Annotated[str, _limits("remat"), AfterValidator(canonical)] = _default("remat")
+    profile: table.Profiles = _default("profile")
+    dispatcher: table.Dispatcher = _default("dispatcher")
+    shared_overlap: table.Switched = _default("shared_overlap")
+    rope_fusion: table.Switched = _default("rope_fusion")
+    cross_entropy: table.CrossEntropy = _default("cross_entropy")
+    loss_chunks: Annotated[int, _limits("loss_chunks")] = _default("loss_chunks")
+    other_memory: Memory = ByteSize(_default("other_memory"))
+    published: Annotated[str, _limits("published")] | None = _default("published")
+    reserve: dict[str, Memory] = _default("reserve")
+    fragmentation_percent: Annotated[int, _limits("fragmentation_percent")] | None = _default("fragmentation_percent")
+    dims: dict[str, Any] = _default("dims")
+    facts: dict[str, Any] = _default("facts")
 
     def by_scope(self) -> Self:
         """The settings with the defaults of their scope, where nothing was said."""
         usual: dict[str, Any] = defaults.OF_SCOPE[self.scope]
         unsaid = {name: value for name, value in usual.items() if name not in self.model_fields_set}
         return self.model_copy(update=unsaid)
+
+
+_DEFAULTS: Final = {name: field.default for name, field in PlanSettings.model_fields.items()}
+
+
+def is_stated(settings: PlanSettings, name: str) -> bool:
+    """Whether a setting is another than where nothing is said."""
+    return bool(getattr(settings, name) != _DEFAULTS[name])

@@ -23,6 +23,7 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 _MAX_DEPTH: Final = 64
 _MAX_DIGITS: Final = 20
 _INT: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
+_WHOLE: Final = re.compile(r"[0-9]{1,15}[eE]\+?[0-9]{1,2}")  # 1e4: a count written short
 _FLOAT: Final = re.compile(r"[-+]?(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)")
 _NOT_FINITE: Final = re.compile(r"[-+]?\.(?:inf|nan)|[-+]?(?:nan|inf|infinity)", re.IGNORECASE)
 _WORDS: Final[dict[str, bool | None]] = {
@@ -197,6 +198,9 @@ class _Builder:
             return _WORDS[text]
         if _INT.fullmatch(text):
             return _integer(text, self._file, line)
+        if _WHOLE.fullmatch(text):
+            whole, _, tens = text.lower().partition("e")
+            return int(whole) * 10 ** int(tens)
         if _FLOAT.fullmatch(text):
             return _finite(text, self._file, line)
         return _not_finite(text, self._file, line) if _NOT_FINITE.fullmatch(text) else text

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from mla_cost.language.numbers import floor_divide
 from mla_cost.language.polynomial import Polynomial, product, total
 
 # symbol: (meaning, the field that sets it)
@@ -54,6 +55,8 @@ SYMBOLS: dict[str, tuple[str, str]] = {
 }
 # dims that are one tp rank's part of a width: a weight with one of them is divided
 TP_PARTS = frozenset({"n", "l", "d_q_part", "kv_part", "f", "V", "m", "j"})
+# dims that are one rank's part of the experts: a weight with one of them is divided over ep, and over etp by its width
+EXPERT_PARTS = frozenset({"c"})
 # widths that a kernel fixes, such as the last dim of Ascend's softmax statistics
 CONSTANTS: dict[str, int] = {"1": 1, "2": 2, "3": 3, "8": 8}
 
@@ -216,6 +219,34 @@ def rank_share(facts: Facts, rows: tuple[str, ...], outer: tuple[str, ...]) -> P
     return facts.elements(tuple("V_all" if dim == "V" else dim for dim in dims)) * 2
 
 
+# symbols that follow from others: what is divided, and by what
+QUOTIENTS: dict[str, tuple[str, str | int]] = {
+    "s": ("S", "P"),
+    "u": ("s", "t"),
+    "l": ("n", "P"),
+    "r_half": ("r", 2),
+    "s_half": ("s", 2),
+}
+# ranks of an axis less this one, and of which axis; formulas know the first alone
+OTHERS: dict[str, str] = {"P_others": "P", "other_tp_ranks": "t", "other_expert_ranks": "E", "other_etp_ranks": "T"}
+
+
+def follow(values: Mapping[str, Any], wanted: Iterable[str] = (*QUOTIENTS, "P_others")) -> dict[str, Any]:
+    """The symbols that follow from these values: numbers, or arrays of them.
+
+    A rank of tensor parallelism is the only one where t has no value.
+    """
+    found = {"t": 1, **values}
+    for name in wanted:
+        if name in OTHERS:
+            found[name] = found[OTHERS[name]] - 1
+        else:
+            what, by = QUOTIENTS[name]
+            parts = found[by] if isinstance(by, str) else by
+            found[name] = found[what] if isinstance(parts, int) and parts == 1 else floor_divide(found[what], parts)
+    return {name: found[name] for name in wanted}
+
+
 def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int]:
     """Values for the base symbols, from S, P, b, the widths, n (heads of one tp rank), and t where it is above 1.
 
@@ -226,14 +257,10 @@ def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int
     ranks, parts = values["P"], values["P"] * values.get("t", 1)
     if values["S"] % parts or (heads_divided and values["n"] % ranks):
         raise ValueError(f"{parts} ranks do not divide S = {values['S']}, or {ranks} not n = {values['n']}")
-    base = {name: value for name, value in values.items() if name != "S"}
-    base["s"] = values["S"] // ranks
-    base["u"] = values["S"] // parts
-    base["r_half"] = values["r"] // 2
-    base["s_half"] = base["s"] // 2
-    base["P_others"] = ranks - 1
-    if heads_divided:
-        base["l"] = values["n"] // ranks
+    base = {**values, **follow(values)}
+    del base["S"]
+    if not heads_divided:
+        del base["l"]
     return base
 
 

@@ -1,23 +1,23 @@
-"""Folds of a timeline, and their evaluation: exact ints (`figures`), numpy arrays and sympy expressions.
+"""Folds of a timeline, and their evaluation in exact ints and sympy expressions; `batch.matrices` puts in arrays.
 
-The evaluators share the timeline and nothing else: ints walk its events; numpy and sympy take the moments that can be
-the peak as polynomials.
+What is alive after each event is summed once, in `course`, over whatever sizes are: ints of which the largest counts,
+polynomials and rows of coefficients of which those stay that can be.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, reduce
+from heapq import merge
 from itertools import accumulate
-from operator import mul
+from operator import add, attrgetter, mul
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mla_cost.language.machine import PROGRAMS, Collective, Event, Timeline
-from mla_cost.language.polynomial import ZERO, Polynomial, total
+from mla_cost.language.polynomial import Polynomial, total
 
 if TYPE_CHECKING:
-    import numpy as np
     import sympy
 
 FENCE = 1 << 53  # above it int64 sums and doubles stop being exact
@@ -55,6 +55,45 @@ class Tape(NamedTuple):
     signs: tuple[int, ...]
     events: tuple[int, ...]
     forward: int  # how many of them belong to forward
+
+    @property
+    def ends(self) -> list[int]:
+        """The steps after which live bytes stop rising, and the first of each phase, which may fall from the other."""
+        rising = zip(self.signs, (*self.signs[1:], -1), strict=True)
+        last = self.forward - 1  # of forward: backward may rise further
+        return [
+            at for at, (now, then) in enumerate(rising) if at in {0, last + 1} or (now > 0 and (then < 0 or at == last))
+        ]
+
+
+class Course(NamedTuple):
+    """Live bytes along a tape, in whatever its sizes are: ints, polynomials or rows of coefficients.
+
+    live: after each step. works: with the kernel workspace of an event that counts, the number of the event beside it.
+    begins: the event at which backward does.
+    """
+
+    tape: Tape
+    live: list[Any]
+    works: list[tuple[int, Any]]
+    begins: int
+
+    @property
+    def after_forward(self) -> Any:
+        """What is alive between forward and backward."""
+        return self.live[self.tape.forward - 1]
+
+    def tops(self) -> Iterator[tuple[int, Any]]:
+        """Every moment at which the most of its phase can be alive, in order: each other one is at most one of them."""
+        ends = ((self.tape.events[at], self.live[at]) for at in self.tape.ends)
+        return merge(ends, self.works, key=lambda moment: moment[0])
+
+    def phases(self) -> tuple[list[Any], list[Any]]:
+        """The bytes of `tops`, of forward and of backward."""
+        found: tuple[list[Any], list[Any]] = ([], [])
+        for event, held in self.tops():
+            found[event >= self.begins].append(held)
+        return found
 
 
 class Account:
@@ -185,28 +224,35 @@ class Evaluation:
 
     def work_at(self, event: int, kinds: frozenset[str]) -> int:
         """The kernel workspace at an event."""
-        return sum(self._work(work, kinds) for at, work in self.account.works if at == event)
-
-    def _work(self, work: tuple[tuple[str, int], ...], kinds: frozenset[str]) -> int:
-        return sum(self.sizes[amount] for kind, amount in work if kind in kinds)
+        works = (work for at, work in self.account.works if at == event)
+        return sum(self.sizes[amount] for work in works for kind, amount in work if kind in kinds)
 
     def _walk(self, tape: Tape, kinds: frozenset[str]) -> Walk:
-        live = list(accumulate(map(mul, tape.signs, map(self.sizes.__getitem__, tape.sizes))))
-        forward, backward = _largest(live, tape, 0, tape.forward), _largest(live, tape, tape.forward, len(live))
-        for at, work in self.account.works if kinds else ():
-            held = Moment(at, live[bisect_right(tape.events, at) - 1] + self._work(work, kinds))
-            if at < self.account.timeline.forward_events:
-                forward = held if held.bytes > forward.bytes else forward
-            else:
-                backward = held if held.bytes > backward.bytes else backward
+        found = course(self.account, tape, self.sizes, kinds)
+        forward, backward = _largest(found, 0, tape.forward), _largest(found, tape.forward, len(tape.sizes))
         if max(forward.bytes, backward.bytes) >= FENCE:
             raise FenceError("live bytes reach 2^53")
-        return Walk(forward, backward, live[tape.forward - 1])
+        return Walk(forward, backward, found.after_forward)
 
 
-def _largest(live: list[int], tape: Tape, first: int, last: int) -> Moment:
-    most = max(live[first:last])
-    return Moment(tape.events[live.index(most, first)], most)
+def course(account: Account, tape: Tape, sizes: Sequence[Any], kinds: frozenset[str]) -> Course:
+    """Live bytes along a tape. sizes: of every distinct size of the account; kinds: the workspace that counts."""
+    live = list(accumulate(map(mul, map(sizes.__getitem__, tape.sizes), tape.signs)))
+    works = []
+    for at, work in account.works if kinds else ():
+        own = [sizes[amount] for kind, amount in work if kind in kinds]
+        if own:
+            works.append((at, reduce(add, own, live[bisect_right(tape.events, at) - 1])))
+    return Course(tape, live, works, account.timeline.forward_events)
+
+
+def _largest(found: Course, first: int, last: int) -> Moment:
+    """The first moment of a phase with most alive. A step that adds nothing is no later one."""
+    live, events = found.live[first:last], found.tape.events
+    most = max(live)
+    steps = Moment(events[first + live.index(most)], most)
+    works = (Moment(at, held) for at, held in found.works if (at >= found.begins) == (events[first] >= found.begins))
+    return max((steps, *works), key=attrgetter("bytes"))
 
 
 # ---- polynomials
@@ -237,9 +283,19 @@ def flops(timeline: Timeline, phase: str) -> Polynomial:
     return total(f.needed for f in timeline.flops if f.phase == phase)
 
 
-def attention_flops(timeline: Timeline, phase: str) -> Polynomial:
-    """The part of `flops` that a causal mask halves."""
-    return total(f.needed for f in timeline.flops if f.phase == phase and f.attention)
+def model_flops(timeline: Timeline, phase: str, causal: bool) -> Polynomial:
+    """As `flops`, without what a causal mask halves of attention."""
+    every = flops(timeline, phase)
+    return (
+        every - _half(total(f.needed for f in timeline.flops if f.phase == phase and f.attention)) if causal else every
+    )
+
+
+def executed_flops(timeline: Timeline, phase: str, causal: bool) -> Polynomial:
+    """Flops that kernels run in a phase, repeats included; of a causal mask half where they skip masked blocks."""
+    own = [f for f in timeline.flops if f.phase == phase]
+    every = total(f.needed + f.recomputed for f in own)
+    return every - _half(skipped_flops(timeline, phase)) if causal else every
 
 
 def skipped_flops(timeline: Timeline, phase: str) -> Polynomial:
@@ -247,9 +303,16 @@ def skipped_flops(timeline: Timeline, phase: str) -> Polynomial:
     return total(f.needed + f.recomputed for f in timeline.flops if f.phase == phase and f.skips_masked)
 
 
-def repeated_flops(timeline: Timeline, phase: str) -> Polynomial:
-    """Flops that kernels run on top of what the maths needs."""
-    return total(f.recomputed for f in timeline.flops if f.phase == phase)
+def _half(whole: Polynomial) -> Polynomial:
+    """Half of a count that is even whatever the sizes: every coefficient is."""
+    if any(value % 2 for value in whole.terms.values()):
+        raise ArithmeticError(f"an odd coefficient in {whole}")
+    return Polynomial({monomial: value // 2 for monomial, value in whole.terms.items()})
+
+
+def gradients(timeline: Timeline) -> Polynomial:
+    """Bytes of all parameter gradients."""
+    return total(allocation.size for allocation in timeline.allocations if allocation.kind == "parameter_gradient")
 
 
 def parameters(timeline: Timeline) -> Polynomial:
@@ -270,72 +333,18 @@ def candidates(timeline: Timeline, kinds: frozenset[str] | None = None) -> tuple
 
     A moment is dropped when no coefficient of it exceeds another's: that one is at least as large everywhere.
     """
+    account = account_of(timeline)
+    tape = account.seen if kinds is None else account.allocated
     kept: list[Candidate] = []
-    for moment in _rising_ends(timeline, kinds):
-        if any(moment.bytes.at_most(other.bytes) for other in kept):
+    for event, held in course(account, tape, account.polynomials, kinds or frozenset()).tops():
+        if any(held.at_most(other.bytes) for other in kept):
             continue
-        kept = [other for other in kept if not other.bytes.at_most(moment.bytes)]
-        kept.append(moment)
+        kept = [other for other in kept if not other.bytes.at_most(held)]
+        kept.append(Candidate(event, held))
     return tuple(kept)
 
 
-def _rising_ends(timeline: Timeline, kinds: frozenset[str] | None) -> list[Candidate]:
-    """The live bytes wherever they stop rising, and at every kernel workspace that counts."""
-    found: list[Candidate] = []
-    live, rising, last = ZERO, False, -1
-    for at, event in enumerate(timeline.events):
-        allocation = event.allocation
-        if allocation is None:
-            held = total(amount for kind, amount in event.work if kind in (kinds or ()))
-            if held:
-                found.append(Candidate(at, live + held))
-            continue
-        if (kinds is None and allocation.kind == "parameter_gradient") or (kinds is not None and event.merged):
-            continue
-        if event.what == "alloc":
-            live, rising, last = live + allocation.size, True, at
-        else:
-            if rising:
-                found.append(Candidate(last, live))
-            live, rising = live - allocation.size, False
-    if rising:
-        found.append(Candidate(last, live))
-    return found
-
-
-# ---- numpy and sympy
-
-
-def arrays(polynomial: Polynomial, values: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """The polynomial at many points: each symbol an int64 array (or an int). Exact below the fence.
-
-    Raises:
-        FenceError: a term could reach 2^53 at some point, seen in double precision before int64 could wrap.
-
-    """
-    import numpy as np
-
-    result: Any = np.int64(0)
-    reach: Any = np.float64(0)
-    for monomial, coefficient in polynomial.terms.items():
-        term: Any = np.int64(coefficient)
-        size: Any = np.float64(abs(coefficient))
-        for symbol in monomial:
-            term = term * values[symbol]
-            size = size * np.asarray(values[symbol], dtype=np.float64)
-        result = result + term
-        reach = reach + size
-    if np.any(reach >= FENCE):
-        raise FenceError(f"{polynomial} reaches 2^53")
-    return np.asarray(result)
-
-
-def peak_arrays(moments: tuple[Candidate, ...], values: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """The largest candidate at many points."""
-    import numpy as np
-
-    stacked = np.broadcast_arrays(*[arrays(moment.bytes, values) for moment in moments])
-    return np.asarray(np.maximum.reduce(stacked))
+# ---- sympy
 
 
 def expression(polynomial: Polynomial) -> sympy.Expr:

@@ -4,10 +4,12 @@ One line is one op, in the order a practitioner writes them:
 
     q_latent = linear x, W_q_down[d_q h]        an op on variables and parameters; dims follow from the operands
     k_nope[k], value[v] = split kv              several results, each with its last dim
+    kv[S b n k+v] = linear latent, w            dims that the rules have to find as well; a rank's part of one counts
     scores = einsum "sbnd,tbnd->bnst" q, key    letters stand for axes by position
     exchange query q                            a point where a scheme may move q to other ranks
     o = attend q, key, value                    a point that a kernel fills
     w = parameter W_kv_up[n k+v d_c]            a name for a parameter; `key = same latent` a second name
+    logits = linear x, W_router[e h]:fp32       a weight in a dtype of its own
     drop scores                                 the name goes; what nothing else holds is freed
     q = query x                                 a piece: its names die when it returns
     if r / if not d_q / if v_layout == view     on a fact or a setting, never on a size
@@ -18,25 +20,47 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from mla_cost.errors import InputError, nearest
+from mla_cost.language.fused_workspace import NO_WORKSPACE, Workspace
+from mla_cost.language.numbers import remainder, where
 
 
 class ProgramError(ValueError):
-    """A declaration that does not parse; quotes the line."""
+    """Declarations that make no program together, such as a kernel that takes no shared key."""
+
+
+class DeclarationError(InputError):
+    """A fault in a declaration: whose it is, in which piece, the line, and what was probably meant."""
+
+    def __init__(self, message: str, *, field: str | None = None, nearest: Iterable[str] = ()) -> None:
+        super().__init__(message, field=field, nearest=nearest)
+
+    def at(self, where: str) -> "DeclarationError":
+        """The same fault with the place it stands at; the innermost place stays."""
+        return self if self.field else DeclarationError(self.message, field=where, nearest=self.nearest)
 
 
 class Result(NamedTuple):
-    """A name that an op binds, and its last dim where the op needs it."""
+    """A name that an op binds, its last dim, and all dims where the text shows them."""
 
     name: str
     dim: str | None
+    dims: tuple[str, ...] = ()
 
 
 class Parameter(NamedTuple):
-    """A weight and its dims."""
+    """A weight, its dims, and its dtype where that is not the one of the whole program."""
 
     name: str
     dims: tuple[str, ...]
+    dtype: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The weight as texts write it."""
+        return f"{self.name}[{' '.join(self.dims)}]{f':{self.dtype}' if self.dtype else ''}"
 
 
 class Op(NamedTuple):
@@ -46,6 +70,14 @@ class Op(NamedTuple):
     name: str
     words: tuple[str, ...]
     arguments: tuple[str | Parameter, ...]
+    line: str = ""
+
+    @property
+    def text(self) -> str:
+        """The op as texts write it, without the dims of its results."""
+        quoted = "".join(f' "{word}"' for word in self.words)
+        given = ", ".join(argument if isinstance(argument, str) else argument.text for argument in self.arguments)
+        return f"{', '.join(result.name for result in self.results)} = {self.name}{quoted} {given}".rstrip()
 
 
 class Exchange(NamedTuple):
@@ -53,18 +85,21 @@ class Exchange(NamedTuple):
 
     tag: str
     names: tuple[str, ...]
+    line: str = ""
 
 
 class Drop(NamedTuple):
     """Names that end here."""
 
     names: tuple[str, ...]
+    line: str = ""
 
 
 class Return(NamedTuple):
     """What a piece gives back; all its other names end."""
 
     names: tuple[str, ...]
+    line: str = ""
 
 
 class If(NamedTuple):
@@ -75,6 +110,7 @@ class If(NamedTuple):
     negated: bool
     then: "Block"
     otherwise: "Block"
+    line: str = ""
 
 
 Statement = Op | Exchange | Drop | Return | If
@@ -82,11 +118,17 @@ Block = tuple[Statement, ...]
 
 
 class Piece(NamedTuple):
-    """A named function of the program text."""
+    """A named function of the program text. owner: whose text it is, as messages say it."""
 
     name: str
     parameters: tuple[str, ...]
     body: Block
+    owner: str = ""
+
+    def where(self, line: str) -> str:
+        """A line of it, as messages say it."""
+        owner = f"{self.owner}, " if self.owner else ""
+        return f"{owner}piece {self.name}, line `{line}`"
 
 
 class Requirement(NamedTuple):
@@ -102,11 +144,26 @@ class Requirement(NamedTuple):
     message: str
     times: int = 1
 
+    def parts(self, degree: Any) -> Any:
+        """Into how many parts ranks cut something. degree: a number or an array, as the answer."""
+        return degree * where(degree > 1, self.times, 1) if self.times > 1 else degree
+
+    def broken(self, sizes: Mapping[str, Any]) -> Any:
+        """Whether it does not hold. sizes: numbers or arrays by the names of settings and dims (`sizes_asked`)."""
+        what, by = sizes[self.what], sizes[self.by]
+        return what > by if self.kind == "at_most" else remainder(what, self.parts(by)) != 0
+
+
+def sizes_asked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What requirements ask about, by the names of settings and dims. values: of the symbols S, P and n."""
+    return {"seq_len": values["S"], "sp": values["P"], "heads": values["n"]}
+
 
 class Form(NamedTuple):
     """The maths of the block. text: its pieces, of which `forward` is the block; scheme: the one it usually runs with.
 
-    shared_key: all heads attend to one key. qk, value: the widths of a head that attention sees.
+    shared_key: all heads attend to one key. qk, value: the widths of a head that attention sees. titles: what tables
+    call its weights, by their names here; others go by their own.
     """
 
     name: str
@@ -118,22 +175,30 @@ class Form(NamedTuple):
     shared_key: bool = False
     qk: str = "k+r"
     value: str = "v"
+    titles: Mapping[str, str] = MappingProxyType({})
 
     @property
     def pieces(self) -> Mapping[str, Piece]:
         """The pieces by name."""
-        return parse(self.text)
+        return parse(self.text, f"form {self.name}")
 
     @property
     def points(self) -> frozenset[str]:
         """The tags that a scheme can move."""
-        return _points_of(self.text)
+        return frozenset(_points(piece.body for piece in self.pieces.values()))
+
+
+Role = Literal["block", "layer", "embedding", "head", "ahead", "ends"]
 
 
 class Layer(NamedTuple):
     """What stands around attention, or beside it. text: its pieces, of which `whole` is all of it.
 
     takes_input: whether its argument is a tensor that needs a gradient. recomputed: whether recomputation applies.
+    role: where it stands. A `block` is attention alone, a `layer` one of a model's, with or without `experts`; then the
+    `embedding`, the `head` with the loss, what a module that predicts further ahead does before its layer (`ahead`),
+    and such a module through such a layer with both losses in one program (`ends`). shares: weights of which a stage
+    has one, however many of its layers use it. titles: what tables call its weights.
     """
 
     name: str
@@ -142,6 +207,15 @@ class Layer(NamedTuple):
     takes_input: bool = True
     recomputed: bool = True
     whole: str = "layer"
+    role: Role = "layer"
+    experts: bool = False
+    shares: tuple[str, ...] = ()
+    titles: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def pieces(self) -> Mapping[str, Piece]:
+        """The pieces by name."""
+        return parse(self.text, f"layer {self.name}")
 
 
 class Pair(NamedTuple):
@@ -231,21 +305,21 @@ class Profile(NamedTuple):
         """The pieces that it replaces in a layer."""
         if self.texts and layer not in self.texts:
             raise ProgramError(f"profile {self.name} prices whole layers; use scope model")
-        return parse(self.texts.get(layer, ""))
+        return parse(self.texts.get(layer, ""), f"profile {self.name}")
 
 
 Move = Literal[
-    "heads_out",
-    "heads_in",
+    "sequence_to_heads",
+    "heads_to_sequence",
     "gather",
     "own_heads",
-    "tp_gather",
-    "tp_scatter",
+    'gather "tp"',
+    'scatter "tp"',
     "to_experts",
     "from_experts",
     "reorder",
-    "etp_gather",
-    "etp_scatter",
+    'gather "etp"',
+    'scatter "etp"',
 ]
 
 
@@ -266,12 +340,13 @@ class Scheme(NamedTuple):
     @property
     def piece(self) -> Piece:
         """What stands in the place of the kernel's piece under a scheme that attends itself."""
-        return parse(f"attend(q, key, value):\n    o = {self.attends} q, key, value\n    return o")["attend"]
+        text = f"attend(q, key, value):\n    o = {self.attends} q, key, value\n    return o"
+        return parse(text, f"scheme {self.name}")["attend"]
 
     @property
     def divides_heads(self) -> bool:
         """Whether each rank computes its own heads only."""
-        return not {"heads_out", "own_heads"}.isdisjoint(self.moves.values())
+        return not {"sequence_to_heads", "own_heads"}.isdisjoint(self.moves.values())
 
 
 class Limit(NamedTuple):
@@ -294,40 +369,30 @@ class Limit(NamedTuple):
     note: str = ""
     dtypes: tuple[str, ...] = ("bf16", "fp16")
 
-    def trains(self, arch: str, qk: int, v: int, dtype: str) -> bool:
-        """Whether it trains heads of these widths and this dtype on this architecture."""
-        return arch in self.archs and dtype in self.dtypes and self._widths(qk, v)
+    def trains(self, arch: str, qk: Any, v: Any, dtype: str) -> Any:
+        """Whether it trains heads of these widths, numbers or arrays, and this dtype on this architecture."""
+        return self._widths(qk, v) if arch in self.archs and dtype in self.dtypes else False
 
-    def _widths(self, qk: int, v: int) -> bool:
-        if self.only and (qk, v) not in self.only:
-            return False
-        if qk % self.multiple_of or v % self.multiple_of:
-            return False
-        if (self.equal and v != qk) or (self.at_most_qk and v > qk):
-            return False
-        return (self.max_qk is None or qk <= self.max_qk) and (self.max_v is None or v <= self.max_v)
-
-
-class FusedShape(NamedTuple):
-    """Sizes of one call of a fused kernel, for what it holds inside: batch, heads, positions, widths."""
-
-    batch: int
-    heads: int
-    key_heads: int
-    queries: int
-    keys: int
-    qk: int
-    v: int
-
-
-def no_workspace(shape: FusedShape) -> int:
-    """A kernel that holds nothing inside its calls, or of which nothing is known."""
-    del shape
-    return 0
+    def _widths(self, qk: Any, v: Any) -> Any:
+        found: Any = not self.only
+        for only_qk, only_v in self.only:
+            found = found | ((qk == only_qk) & (v == only_v))
+        if self.multiple_of > 1:
+            found = found & (remainder(qk, self.multiple_of) == 0) & (remainder(v, self.multiple_of) == 0)
+        if self.equal:
+            found = found & (v == qk)
+        if self.at_most_qk:
+            found = found & (v <= qk)
+        for width, most in ((qk, self.max_qk), (v, self.max_v)):
+            found = found if most is None else found & (width <= most)
+        return found
 
 
 class Kernel(NamedTuple):
-    """How softmax(q k) v is executed. text and shared_text: pieces for per-head keys and for one shared key."""
+    """How softmax(q k) v is executed. text and shared_text: pieces for per-head keys and for one shared key.
+
+    workspace: what one call holds inside its backward.
+    """
 
     name: str
     title: str
@@ -340,7 +405,7 @@ class Kernel(NamedTuple):
     shared_layouts: Mapping[str, Mapping[str, str]] = MappingProxyType({})
     value_padding: str = "none"
     shared_refusal: str = ""
-    workspace: Callable[[FusedShape], int] = no_workspace
+    workspace: Workspace = NO_WORKSPACE
     workspace_source: str = ""
 
     def pads(self, shared: bool) -> bool:
@@ -353,22 +418,30 @@ class Kernel(NamedTuple):
         if text is None:
             raise ProgramError(f"kernel {self.name} has no program for a shared key: {self.shared_refusal}")
         layouts = self.shared_layouts if shared else self.layouts
-        return _kernel_piece(text, tuple(sorted(layouts.get(layout, {}).items())))
+        return _kernel_piece(text, tuple(sorted(layouts.get(layout, {}).items())), f"kernel {self.name}")
 
 
 @cache
-def _kernel_piece(text: str, letters: tuple[tuple[str, str], ...]) -> Piece:
+def _kernel_piece(text: str, letters: tuple[tuple[str, str], ...], owner: str) -> Piece:
     for name, value in letters:
         text = text.replace("{" + name + "}", value)
-    return parse(text)["attend"]
+    pieces = parse(text, owner)
+    if "attend" not in pieces:
+        raise DeclarationError("no piece `attend(q, key, value)`", field=owner, nearest=nearest("attend", pieces))
+    return pieces["attend"]
 
 
 # ---- parsing
 
 
 @cache
-def parse(text: str) -> dict[str, Piece]:
-    """Pieces of a program text, by name."""
+def parse(text: str, owner: str = "") -> dict[str, Piece]:
+    """Pieces of a program text, by name. owner: whose text it is.
+
+    Raises:
+        DeclarationError: a line that cannot be read, quoted.
+
+    """
     lines = [line.split("#")[0].rstrip() for line in text.splitlines()]
     rows = [(len(line) - len(line.lstrip()), line.strip()) for line in lines if line.strip()]
     pieces: dict[str, Piece] = {}
@@ -376,45 +449,50 @@ def parse(text: str) -> dict[str, Piece]:
     while at < len(rows):
         heading = re.fullmatch(r"(\w+)\(([\w, ]*)\):", rows[at][1])
         if heading is None:
-            raise ProgramError(f"expected `name(arguments):`, read {rows[at][1]!r}")
-        body, at = _block(rows, at + 1, rows[at][0])
-        name = heading.group(1)
-        pieces[name] = Piece(name, _names(heading.group(2)), body)
+            raise DeclarationError(f"expected `name(arguments):`, read {rows[at][1]!r}", field=owner or None)
+        piece = Piece(heading.group(1), _names(heading.group(2)), (), owner)
+        if piece.name in pieces:
+            raise DeclarationError(f"piece {piece.name} stands there twice", field=owner or None)
+        body, at = _block(rows, at + 1, rows[at][0], piece)
+        pieces[piece.name] = piece._replace(body=body)
     return pieces
 
 
-def _block(rows: Sequence[tuple[int, str]], at: int, outer: int) -> tuple[Block, int]:
+def _block(rows: Sequence[tuple[int, str]], at: int, outer: int, piece: Piece) -> tuple[Block, int]:
     statements: list[Statement] = []
     while at < len(rows) and rows[at][0] > outer:
         indent, line = rows[at]
-        if line.startswith("if "):
-            then, at = _block(rows, at + 1, indent)
-            otherwise: Block = ()
-            if at < len(rows) and rows[at] == (indent, "else"):
-                otherwise, at = _block(rows, at + 1, indent)
-            statements.append(_condition(line, then, otherwise))
-        else:
-            statements.append(_statement(line))
-            at += 1
+        try:
+            if line.startswith("if "):
+                then, at = _block(rows, at + 1, indent, piece)
+                otherwise: Block = ()
+                if at < len(rows) and rows[at] == (indent, "else"):
+                    otherwise, at = _block(rows, at + 1, indent, piece)
+                statements.append(_condition(line, then, otherwise))
+            else:
+                statements.append(_statement(line))
+                at += 1
+        except DeclarationError as error:
+            raise error.at(piece.where(line)) from None
     return tuple(statements), at
 
 
 def _condition(line: str, then: Block, otherwise: Block) -> If:
     match = re.fullmatch(r"if (not )?(\w+)(?: == (\S+))?", line)
     if match is None:
-        raise ProgramError(f"expected `if fact`, `if not fact` or `if setting == value`, read {line!r}")
-    return If(match.group(2), match.group(3), bool(match.group(1)), then, otherwise)
+        raise DeclarationError(f"expected `if fact`, `if not fact` or `if setting == value`, read {line!r}")
+    return If(match.group(2), match.group(3), bool(match.group(1)), then, otherwise, line)
 
 
 def _statement(line: str) -> Statement:
     word, _, rest = line.partition(" ")
     if word == "drop":
-        return Drop(_names(rest))
+        return Drop(_names(rest), line)
     if word == "return":
-        return Return(_names(rest))
+        return Return(_names(rest), line)
     if word == "exchange":
         tag, _, moved = rest.partition(" ")
-        return Exchange(tag, _names(moved))
+        return Exchange(tag, _names(moved), line)
     return _op(line)
 
 
@@ -422,18 +500,25 @@ def _op(line: str) -> Op:
     left, equals, right = line.partition(" = ")
     match = re.fullmatch(r"(\w+)((?: \"[^\"]*\")*)(?: (.*))?", right)
     if not equals or match is None:
-        raise ProgramError(f'expected `results = op "words" arguments`, read {line!r}')
+        raise DeclarationError(f'expected `results = op "words" arguments`, read {line!r}')
     words = tuple(re.findall(r'"([^"]*)"', match.group(2)))
-    return Op(_results(left), match.group(1), words, _arguments(match.group(3) or ""))
+    return Op(_results(left), match.group(1), words, _arguments(match.group(3) or ""), line)
+
+
+def called(text: str) -> tuple[str, tuple[str, ...]]:
+    """An op with its words as tables of moves write it: `gather "tp"` is gather with the word tp."""
+    name, *_ = text.partition(" ")
+    return name, tuple(re.findall(r'"([^"]*)"', text))
 
 
 def _results(text: str) -> tuple[Result, ...]:
     found = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\w+)(?:\[(\S+)\])?", part.strip())
+        match = re.fullmatch(r"(\w+)(?:\[([^\[\]]+)\])?", part.strip())
         if match is None:
-            raise ProgramError(f"expected `name` or `name[dim]`, read {part.strip()!r}")
-        found.append(Result(match.group(1), match.group(2)))
+            raise DeclarationError(f"expected `name` or `name[dims]`, read {part.strip()!r}")
+        dims = tuple((match.group(2) or "").split())
+        found.append(Result(match.group(1), dims[-1] if dims else None, dims if len(dims) > 1 else ()))
     return tuple(found)
 
 
@@ -442,19 +527,15 @@ def _arguments(text: str) -> tuple[str | Parameter, ...]:
 
 
 def _argument(text: str) -> str | Parameter:
-    match = re.fullmatch(r"(\w+)(?:\[([^\]]+)\])?", text)
+    match = re.fullmatch(r"(\w+)(?:\[([^\]]+)\](?::(\w+))?)?", text)
     if match is None:
-        raise ProgramError(f"expected a name or `W[dims]`, read {text!r}")
-    return match.group(1) if match.group(2) is None else Parameter(match.group(1), tuple(match.group(2).split()))
+        raise DeclarationError(f"expected a name, `W[dims]` or `W[dims]:dtype`, read {text!r}")
+    name, dims, dtype = match.groups()
+    return name if dims is None else Parameter(name, tuple(dims.split()), dtype)
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-@cache
-def _points_of(text: str) -> frozenset[str]:
-    return frozenset(_points(piece.body for piece in parse(text).values()))
 
 
 def _points(blocks: Iterable[Block]) -> list[str]:

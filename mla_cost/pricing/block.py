@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.language.dims import Facts
 from mla_cost.language.evaluate import FENCE, Evaluation, FenceError, Walk, account_of
+from mla_cost.language.fused_workspace import CALL
 from mla_cost.language.machine import FusedCall
-from mla_cost.language.program import FusedShape, ProgramError
+from mla_cost.language.numbers import maximum
+from mla_cost.language.program import Kernel, ProgramError
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.compile import Key, timeline
 from mla_cost.pricing.resolve import Illegal, Point
@@ -45,7 +48,7 @@ def evaluation(point: Point) -> Evaluation:
         account = account_of(timeline(point.key))
         values = dict(point.values)
         for call in account.timeline.fused_calls:
-            values["fused_workspace"] = point.kernel.workspace(fused_shape(point.key.facts, call, values))
+            values["fused_workspace"] = fused_workspace(point.kernel, point.key.facts, call, values)
         return Evaluation(account, values)
     except ProgramError as error:
         raise Illegal(f"{error}{_kernel_way_out(point)}") from None
@@ -63,15 +66,16 @@ def too_large(error: FenceError) -> Illegal:
     return Illegal(f"{error}: bytes are exact below 2^53 only; make the plan smaller")
 
 
-def fused_shape(facts: Facts, call: FusedCall, values: dict[str, int]) -> FusedShape:
-    """The sizes that a fused kernel is called with."""
+def fused_workspace(kernel: Kernel, facts: Facts, call: FusedCall, values: Mapping[str, Any]) -> Any:
+    """What a fused kernel holds inside the backward of a call: bytes, a number or an array as the values are."""
 
-    def dim(name: str) -> int:
+    def dim(name: str) -> Any:
         return facts.size(name).at(values)
 
     queries, batch, heads, qk = (dim(name) for name in call.query)
     key_heads = dim(call.key[2]) if len(call.key) == 4 else 1
-    return FusedShape(batch, heads, key_heads, queries, dim(call.key[0]), qk, dim(call.value[-1]))
+    sizes = (batch, heads, key_heads, queries, dim(call.key[0]), qk, dim(call.value[-1]))
+    return kernel.workspace.at(dict(zip(CALL, sizes, strict=True)))
 
 
 def figures(point: Point, family: str, layers: int = 1) -> Figures:
@@ -93,9 +97,10 @@ def _figures(point: Point, at: Evaluation, kinds: frozenset[str], layers: int) -
     peak, allocated_peak = seen.peak.bytes, allocated.peak.bytes
     if layers > 1:
         inner = evaluation(_inner(point))
-        kept = seen.after_forward - at.bytes_of(0)
-        peak = _stack_peak(seen, inner.walk(), kept, layers)
-        allocated_peak = _stack_allocated_peak(allocated, inner.walk_allocated(kinds), kept, gradients, layers)
+        others, kept = layers - 1, seen.after_forward - at.bytes_of(0)
+        peak = stacked(_most(seen), inner.walk().peak.bytes, others, kept)
+        last = inner.walk_allocated(kinds).peak.bytes
+        allocated_peak = stacked(_most(allocated), last, others, kept, gradients)
     if max(held + allocated_peak, peak) >= FENCE:
         raise FenceError(f"{layers} blocks")
     return Figures(
@@ -123,18 +128,26 @@ def _inner(point: Point) -> Point:
     return point._replace(key=_inner_key(point.key))
 
 
-def _stack_peak(first: Walk, inner: Walk, kept: int, layers: int) -> int:
-    """Forward piles up what each block keeps, so the last block is where the peak lies, or else the first.
+def _most(walk: Walk) -> tuple[int, int]:
+    return walk.forward.bytes, walk.backward.bytes
 
-    kept: what a block adds to the pile, its output (the next block's input) included.
+
+def stacked(
+    first: tuple[Any, Any],
+    inner: Any,
+    others: Any,
+    kept: Any,
+    gradients: Any = 0,
+) -> Any:
+    """The peak of equal blocks in a row: numbers, or arrays of them.
+
+    first: the most alive in forward and in backward of the block that holds its input. inner: the most of one that
+    does not, `others` of which follow. kept: what a block adds to the pile in forward, its output (the next one's
+    input) included. gradients: of one block's weights, where they count.
+
+    Forward piles up what each block keeps; in backward the pile falls block by block while gradients of weights rise:
+    linear, so an end is the largest. The ends are the last block and the first, which alone holds its input and so is
+    at least the second.
     """
-    return max(first.peak.bytes, (layers - 1) * kept + inner.peak.bytes)
-
-
-def _stack_allocated_peak(first: Walk, inner: Walk, kept: int, gradients: int, layers: int) -> int:
-    """In backward the pile falls block by block while gradients of weights rise: linear, so an end is the largest.
-
-    The ends are the last block and the first, which alone holds its input and so is at least the second.
-    """
-    last = (layers - 1) * kept + inner.peak.bytes
-    return max(last, first.forward.bytes, first.backward.bytes + (layers - 1) * gradients)
+    forward, backward = first
+    return maximum(maximum(forward, backward + others * gradients), others * kept + inner)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.layers import (
+    COLUMNS,
     EXPERT_PARALLEL,
     EXPERT_TENSOR_PARALLEL,
     FROM_SEVERAL_RANKS,
@@ -17,14 +18,33 @@ from mla_cost.declared.layers import (
 )
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
+from mla_cost.errors import nearest
 from mla_cost.language import recompute
+from mla_cost.language.checks import check_dims, checked_dim, tensor_of
 from mla_cost.language.dims import Facts, facts
-from mla_cost.language.machine import PROGRAMS, Machine, Tensor, Timeline
+from mla_cost.language.machine import PROGRAMS, Allocation, Machine, Tensor, Timeline
+from mla_cost.language.ops import OPS
 from mla_cost.language.polynomial import Polynomial, total
-from mla_cost.language.program import Block, Drop, Exchange, Form, If, Op, Pair, Parameter, Piece, Result, Return, parse
-from mla_cost.language.rules import Call, readable, rule
+from mla_cost.language.program import (
+    Block,
+    DeclarationError,
+    Drop,
+    Exchange,
+    Form,
+    If,
+    Op,
+    Pair,
+    Parameter,
+    Piece,
+    Result,
+    Return,
+    Statement,
+    called,
+)
+from mla_cost.language.rules import Call, Runs, readable, rule
 
 ATTENTION: Final = "attend"  # the op that a kernel's piece stands for
+ATTENDED: Final = ("q", "key", "value")  # what it takes
 EXPERTS: Final = "experts"  # the piece of every layer that has any
 RANK_EXPERTS: Final = "c"
 EXPERT_AXES: Final = frozenset({"E", "T"})  # the ranks that share the experts, and each of them
@@ -127,6 +147,29 @@ def saved(key: Key) -> Polynomial:
     return total(allocation.size for allocation in run.allocations if allocation.saved)
 
 
+@lru_cache(maxsize=8 * PROGRAMS)
+def weights(key: Key) -> tuple[Allocation, ...]:
+    """The weights that a program uses, each once, in the order in which it comes to them."""
+    return tuple(_Run(key).timeline(backward=False).parameters)
+
+
+class Line(NamedTuple):
+    """A statement as it runs, after every rewrite. dims: of each result; note: what put it there, or drops it."""
+
+    depth: int
+    text: str
+    dims: tuple[tuple[str, ...], ...] = ()
+    note: str = ""
+
+
+def listing(key: Key) -> tuple[Line, ...]:
+    """The forward program of a key as it runs: conditions decided, moves, kernel and policy in their places."""
+    run = _Run(key)
+    run.lines = []
+    run.timeline(backward=False)
+    return tuple(run.lines)
+
+
 def _moves(key: Key) -> dict[str, str]:
     """What crosses ranks at the points of a program."""
     facts = key.facts
@@ -141,6 +184,22 @@ def _moves(key: Key) -> dict[str, str]:
     return found
 
 
+def divided_columns(op: Op, facts: Facts) -> tuple[Op, ...]:
+    """The op, or a product with this rank's rows of the weight and the columns of all ranks joined after it."""
+    if op.name != "linear" or op.words:
+        return (op,)
+    tensor, weight = op.arguments
+    part = COLUMNS.get(weight.name) if isinstance(weight, Parameter) else None
+    if part is None or not isinstance(weight, Parameter):
+        return (op,)
+    (result,), own = op.results, weight._replace(dims=(part, *weight.dims[1:]))
+    joined = result._replace(dim=facts.present(weight.dims[0]))
+    return (
+        op._replace(results=(Result(result.name, None),), arguments=(tensor, own)),
+        Op((joined,), "join_columns", (), (result.name,), op.line),
+    )
+
+
 class _Run:
     """One execution of a program on the abstract machine."""
 
@@ -148,14 +207,18 @@ class _Run:
         self.key = key
         self.layer = LAYERS[key.layer]
         replaced = PROFILES[key.profile].pieces(key.layer)
-        self.pieces: Mapping[str, Piece] = {**form_of(key.form).pieces, **parse(self.layer.text), **replaced}
+        self.pieces: Mapping[str, Piece] = {**form_of(key.form).pieces, **self.layer.pieces, **replaced}
         self.moves = _moves(key)
         self.settings = key.settings()
         self.checkpointed = recompute.pieces(key.remat) if self.layer.recomputed else frozenset()
         self.discarded = recompute.discarded(key.remat) if self.layer.recomputed else frozenset()
         self.machine = Machine(key.facts, key.dtype)
         self.reentrant = PROFILES[key.profile].reentrant
+        self.columns = key.down_projections == "sharded" and not PROFILES[key.profile].texts
         self.parameters: dict[str, Tensor] = {}
+        self.lines: list[Line] | None = None  # where a listing is asked for
+        self.depth = 0
+        self.written: dict[str, tuple[str, ...]] = {}  # the dims that texts give them
 
     def timeline(self, backward: bool) -> Timeline:
         machine = self.machine
@@ -181,15 +244,15 @@ class _Run:
         found, waiting = {self.layer.whole}, [self.layer.whole]
         while waiting:
             piece = self.pieces.get(waiting.pop())
-            new = set(self._called(piece.body)) - found if piece is not None else set()
+            new = set(self._called(piece, piece.body)) - found if piece is not None else set()
             found |= new
             waiting += new
         return frozenset(found)
 
-    def _called(self, block: Block) -> Iterator[str]:
+    def _called(self, piece: Piece, block: Block) -> Iterator[str]:
         for statement in block:
             if isinstance(statement, If):
-                yield from self._called(statement.then if self._holds(statement) else statement.otherwise)
+                yield from self._called(piece, self._branch(piece, statement))
             elif isinstance(statement, Op) and (statement.name in self.pieces or statement.name == ATTENTION):
                 yield statement.name
 
@@ -208,53 +271,129 @@ class _Run:
         return self._body(piece, arguments)
 
     def _body(self, piece: Piece, arguments: list[Tensor]) -> list[Tensor]:
+        if len(arguments) != len(piece.parameters):
+            raise DeclarationError(f"{piece.name} takes {', '.join(piece.parameters)}; {len(arguments)} given")
         names = dict(zip(piece.parameters, arguments, strict=True))
         arguments.clear()
-        returned = self._block(piece.body, names)
+        returned = self._block(piece, piece.body, names)
         if returned is None:
-            raise ValueError(f"{piece.name} returns nothing")
+            raise DeclarationError(f"piece {piece.name} returns nothing", field=piece.owner)
         return returned
 
-    def _block(self, block: Block, names: dict[str, Tensor]) -> list[Tensor] | None:
+    def _block(self, piece: Piece, block: Block, names: dict[str, Tensor]) -> list[Tensor] | None:
         for statement in block:
-            if isinstance(statement, Return):
-                return [names[name] for name in statement.names]
             if isinstance(statement, If):
-                returned = self._block(statement.then if self._holds(statement) else statement.otherwise, names)
-                if returned is not None:
-                    return returned
-            elif isinstance(statement, Exchange):
-                self._exchange(statement, names)
-            elif isinstance(statement, Drop):
-                for name in statement.names:
-                    del names[name]
+                returned = self._block(piece, self._branch(piece, statement), names)
             else:
-                self._bind(names, statement.results, self._run(statement, names))
+                try:
+                    returned = self._statement(statement, names)
+                except DeclarationError as error:
+                    raise error.at(piece.where(statement.line)) from error.__cause__
+            if returned is not None:
+                return returned
         return None
+
+    def _branch(self, piece: Piece, condition: If) -> Block:
+        try:
+            return condition.then if self._holds(condition) else condition.otherwise
+        except DeclarationError as error:
+            raise error.at(piece.where(condition.line)) from None
+
+    def _statement(self, statement: Statement, names: dict[str, Tensor]) -> list[Tensor] | None:
+        """Run a statement that is no condition; the tensors of a return."""
+        if isinstance(statement, Return):
+            return [tensor_of(name, names) for name in statement.names]
+        if isinstance(statement, Exchange):
+            self._exchange(statement, names)
+        elif isinstance(statement, Drop):
+            for name in statement.names:
+                tensor_of(name, names)
+                del names[name]
+            self._list(statement.line)
+        elif isinstance(statement, Op):
+            for step in self._rewritten(statement):
+                self._bind(names, step.results, self._listed(step, names))
+        return None
+
+    def _list(self, text: str, tensors: Sequence[Tensor] = (), note: str = "") -> None:
+        if self.lines is not None:
+            self.lines.append(Line(self.depth, text, tuple(tensor.dims for tensor in tensors), note))
+
+    def _listed(self, op: Op, names: dict[str, Tensor], note: str = "") -> list[Tensor]:
+        """Run an op; where a listing is asked for, its line stands before those of the piece that it calls."""
+        if self.lines is None:
+            return self._run(op, names)
+        at = len(self.lines)
+        self.depth += 1
+        made = self._run(op, names)
+        self.depth -= 1
+        dims = tuple(tensor.dims for tensor in made)
+        self.lines.insert(at, Line(self.depth, op.text, dims, note or self._place(op)))
+        return made
+
+    def _place(self, op: Op) -> str:
+        """What a call says of the piece that it runs."""
+        attends = op.name == ATTENTION
+        told = [f"kernel {self.key.kernel}"] if attends else []
+        told += ["run again in backward"] * (op.name in self.checkpointed | self.discarded)
+        return ", ".join([*told, *["its result too"] * (op.name in self.discarded)])
 
     def _holds(self, condition: If) -> bool:
         if condition.value is None:
+            checked_dim(condition.name)
             holds = condition.name not in self.key.facts.zeros
         else:
-            holds = self.settings[condition.name] == condition.value
+            found = self.settings.get(condition.name)
+            if found is None:
+                meant = nearest(condition.name, self.settings)
+                raise DeclarationError(f"unknown setting {condition.name}", nearest=meant)
+            holds = found == condition.value
         return holds is not condition.negated
 
-    @staticmethod
-    def _bind(names: dict[str, Tensor], results: tuple[Result, ...], tensors: list[Tensor]) -> None:
+    def _bind(self, names: dict[str, Tensor], results: tuple[Result, ...], tensors: list[Tensor]) -> None:
+        if len(results) != len(tensors):
+            shown = ", ".join(result.name for result in results)
+            raise DeclarationError(f"{len(tensors)} results, and {len(results)} named: {shown}")
         for result in results:
-            names[result.name] = tensors.pop(0)
+            tensor = names[result.name] = tensors.pop(0)
+            if result.dim is not None:
+                check_dims(self.key.facts, result, tensor)
+
+    def _rewritten(self, op: Op) -> tuple[Op, ...]:
+        """The op, or what stands for it where a weight is divided over tensor-parallel ranks."""
+        return divided_columns(op, self.key.facts) if self.columns else (op,)
 
     def _run(self, op: Op, names: dict[str, Tensor]) -> list[Tensor]:
         given = [self._argument(argument, names) for argument in op.arguments]
         if op.name in {"parameter", "same"}:
             return given
         if op.name == ATTENTION:
+            if len(given) != len(ATTENDED):
+                raise DeclarationError(f"{ATTENTION} takes {', '.join(ATTENDED)}; {len(given)} given")
             return self._call(self._attention(shared=len(given[1].axes) == 3), given)
         piece = self.pieces.get(op.name)
         if piece is not None:
             return self._call(piece, given)
         self.machine.op = readable(op.results[0].name)
-        return rule(op.name)(Call(self.machine, op.results, op.words, self.settings), given)
+        return self._by_rule(op, given)
+
+    def _by_rule(self, op: Op, given: list[Tensor]) -> list[Tensor]:
+        """What the op's rule makes; what it cannot take apart is told with the dims of its operands."""
+        found = self._rule(op)
+        try:
+            return found(Call(self.machine, op.results, op.words, self.settings), given)
+        except DeclarationError:
+            raise
+        except (ValueError, IndexError, KeyError, AssertionError) as error:
+            shapes = ", ".join(f"{tensor.label} [{' '.join(tensor.dims)}]" for tensor in given)
+            raise DeclarationError(f"{op.name} cannot run on {shapes or 'nothing'}: {error}") from error
+
+    def _rule(self, op: Op) -> Runs:
+        try:
+            return rule(op.name, op.words)
+        except DeclarationError as error:
+            meant = error.nearest if op.words else nearest(op.name, (*OPS, *self.pieces))
+            raise DeclarationError(error.message, nearest=meant) from None
 
     def _attention(self, shared: bool) -> Piece:
         scheme = SCHEMES[self.key.scheme]
@@ -264,28 +403,40 @@ class _Run:
 
     def _argument(self, argument: str | Parameter, names: dict[str, Tensor]) -> Tensor:
         if isinstance(argument, str):
-            return names[argument]
-        if argument.name not in self.parameters:
-            self.parameters[argument.name] = self.machine.parameter(argument.name, argument.dims)
-        return self.parameters[argument.name]
+            return tensor_of(argument, names)
+        known = self.parameters.get(argument.name)
+        if known is None:
+            for dim in argument.dims:
+                checked_dim(dim)
+            known = self.machine.parameter(argument.name, argument.dims, argument.dtype)
+            self.parameters[argument.name] = known
+            self.written[argument.name] = argument.dims
+        if self.written[argument.name] != argument.dims:
+            before = " ".join(self.written[argument.name])
+            raise DeclarationError(f"{argument.name} was [{before}] before, and is [{' '.join(argument.dims)}] here")
+        return known
 
     def _exchange(self, point: Exchange, names: dict[str, Tensor]) -> None:
         """Move what the scheme moves here. Several tensors under one move travel as one, joined along the last dim."""
+        here = [tensor_of(name, names) for name in point.names]
         move = self.moves.get(point.tag)
         if move is None:
             return
-        if len(point.names) == 1:
-            self._bind(names, (Result(point.names[0], None),), self._move(move, point.names[0], names))
+        present = [name for name, it in zip(point.names, here, strict=True) if not it.is_absent(self.key.facts)]
+        here.clear()
+        if len(present) == 1:
+            self._bind(names, (Result(present[0], None),), self._move(point.tag, move, present[0], names))
             return
-        dims = [names[name].dims[-1] for name in point.names]
-        joined = "_and_".join(point.names)
-        self._step(names, (Result(joined, None),), "concat", point.names)
-        self._bind(names, (Result(joined, None),), self._move(move, joined, names))
-        parts = tuple(Result(name, dim) for name, dim in zip(point.names, dims, strict=True))
+        dims = [names[name].dims[-1] for name in present]
+        joined = "_and_".join(present)
+        self._step(names, (Result(joined, None),), "concat", tuple(present))
+        self._bind(names, (Result(joined, None),), self._move(point.tag, move, joined, names))
+        parts = tuple(Result(name, dim) for name, dim in zip(present, dims, strict=True))
         self._step(names, parts, "split", (joined,))
 
     def _step(self, names: dict[str, Tensor], results: tuple[Result, ...], op: str, given: tuple[str, ...]) -> None:
-        self._bind(names, results, self._run(Op(results, op, (), given), names))
+        self._bind(names, results, self._listed(Op(results, op, (), given), names))
 
-    def _move(self, move: str, name: str, names: dict[str, Tensor]) -> list[Tensor]:
-        return self._run(Op((Result(name, None),), move, (), (name,)), names)
+    def _move(self, tag: str, move: str, name: str, names: dict[str, Tensor]) -> list[Tensor]:
+        op, words = called(move)
+        return self._listed(Op((Result(name, None),), op, words, (name,)), names, f"exchange {tag}")

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.layers import LAYERS
+from mla_cost.declared.layers import named as declared_as
 from mla_cost.declared.profiles import PROFILES
+from mla_cost.inputs import table
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.settings import is_stated as _stated
 from mla_cost.language.program import Profile, parse
 from mla_cost.language.recompute import DISCARDING, POLICIES
 from mla_cost.pricing.compile import form_of
@@ -16,9 +19,9 @@ from mla_cost.pricing.resolve import Point
 from mla_cost.weights.parameters import LayerKind, layer_kinds
 
 # of attention that runs op by op; a fused kernel is one call
-_OP_BY_OP = ("attention_layout", "softmax_dtype", "mask")
+_OP_BY_OP = table.names(op_by_op=True)
 # what only a verdict compares
-_OF_VERDICTS = ("other_memory", "fragmentation_percent", "reserve")
+_OF_VERDICTS = table.names(reads=table.VERDICTS)
 
 
 def notes(model: ModelConfig, settings: PlanSettings, point: Point, *, device: bool = True) -> Iterator[str]:
@@ -31,14 +34,9 @@ def notes(model: ModelConfig, settings: PlanSettings, point: Point, *, device: b
     yield from block_notes(settings, point, device=device)
     if not point.v_layout_matters and _stated(settings, "v_layout") and "v_layout" not in profile.fixed:
         yield f"{_told(settings, 'v_layout')}: no effect ({why_no_layout(point)})"
-    if _stated(settings, "loss_chunks") and settings.cross_entropy != "chunked":
-        yield f"{_told(settings, 'loss_chunks')}: no effect (only cross_entropy chunked cuts the loss into pieces)"
+    yield from _beside_others(settings)
     if profile.texts and _stated(settings, "names"):
         yield f"{_told(settings, 'names')}: no effect (profile {profile.name} has its own code)"
-    if settings.tp == 1 and _stated(settings, "down_projections"):
-        yield f"{_told(settings, 'down_projections')}: no effect (tp 1 divides no weights)"
-    if settings.virtual_stages == 1 and _stated(settings, "micro_batch_group") and settings.pipeline_layout is None:
-        yield f"{_told(settings, 'micro_batch_group')}: no effect (only virtual stages take turns)"
     yield from _layers(model, settings)
     yield from _policies(model, settings, profile)
     yield from _facts(model, settings)
@@ -49,9 +47,17 @@ def notes(model: ModelConfig, settings: PlanSettings, point: Point, *, device: b
         yield f"{_told(settings, 'sharding')} is priced as asked, but profile {profile.name} trains with {own} only"
 
 
+def _beside_others(settings: PlanSettings) -> Iterator[str]:
+    """What has no effect beside the other settings, by the rows of the table."""
+    for name in table.TABLE:
+        why = table.idle(name, settings) if _stated(settings, name) else ""
+        if why:
+            yield f"{_told(settings, name)}: no effect ({why})"
+
+
 def _policies(model: ModelConfig, settings: PlanSettings, profile: Profile) -> Iterator[str]:
     """Recomputation of a piece that no layer of the model has, but for the parts that `_layers` names."""
-    layers = {"moe" if kind.moe else "dense" for kind in layer_kinds(model)}
+    layers = {declared_as("layer", experts=kind.moe) for kind in layer_kinds(model)}
     there = {"attend"}.union(*({*parse(LAYERS[name].text), *profile.pieces(name)} for name in layers))
     for name in settings.remat.split("+"):
         asked = frozenset() if name in _HOLDS else {*POLICIES.get(name, ()), *DISCARDING.get(name, ())}
@@ -149,10 +155,6 @@ def _facts(model: ModelConfig, settings: PlanSettings) -> Iterator[str]:
     for fact, (which, there) in has.items():
         if fact in settings.facts and not there:
             yield f"facts.{fact}: no effect ({model.name} has no layers {which})"
-
-
-def _stated(settings: PlanSettings, field: str) -> bool:
-    return getattr(settings, field) != PlanSettings.model_fields[field].default  # type: ignore[no-any-return]
 
 
 def _told(settings: PlanSettings, field: str) -> str:

@@ -13,15 +13,16 @@ from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.errors import InputError, nearest, shown
+from mla_cost.inputs import table
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.dims import SYMBOLS, base_values, facts_of
-from mla_cost.language.program import Kernel, Pair, Profile, Requirement, Scheme
+from mla_cost.language.program import Kernel, Pair, Profile, Requirement, Scheme, sizes_asked
 from mla_cost.language.recompute import DISCARDING, POLICIES, TOGETHER
 from mla_cost.pricing.compile import Key, form_of
 
 # the settings that only an implementation has
-IMPLEMENTATION = ("dispatcher", "shared_overlap", "rope_fusion")
+IMPLEMENTATION = table.names(own_code=True)
 
 
 class Illegal(ValueError):  # noqa: N818  (named after the status that it becomes)
@@ -57,7 +58,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
         values["f"] = settings.idle_mlp
     base = base_values(values, scheme.divides_heads)
     facts = facts_of(base, scheme.divides_heads)
-    _present(profile, facts.zeros)
+    require_present(profile, facts.zeros)
     matters = not facts.exchanged or "value" not in scheme.moves
     key = Key(
         form=form_of(form).name,
@@ -184,9 +185,8 @@ def _no_policy(name: str, profile: Profile) -> InputError:
 def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
     """What layers need beside attention: tp and its local widths, the vocabulary, and the experts of one rank."""
     rows, routed = layer_rows(settings), (model, settings.ep, settings.imbalance_percent)
-    received = received_rows(*routed, rows)
-    back = {"R": received, "z": -(-received // settings.ep)}
-    return {**layer_sizes(model, settings), **back, **token_values(*routed, rows)}
+    received = received_values(received_rows(*routed, rows), settings.ep)
+    return {**layer_sizes(model, settings), **received, **token_values(*routed, rows)}
 
 
 def layer_rows(settings: Any) -> Any:
@@ -196,7 +196,7 @@ def layer_rows(settings: Any) -> Any:
 
 def layer_sizes(model: ModelConfig, settings: Any) -> dict[str, Any]:
     """As `layer_values` but for what is routed; the settings' numbers may be arrays, for then so are the sizes."""
-    from mla_cost.weights.states import padded_vocabulary  # only the model scope needs the arithmetic of states
+    from mla_cost.weights.held import padded_vocabulary  # only the model scope needs the arithmetic of states
 
     tp, rows = settings.tp, layer_rows(settings)
     width, experts = model.moe_intermediate_size or 0, model.num_routed_experts or 0
@@ -232,6 +232,11 @@ def received_rows(model: ModelConfig, ep: int, imbalance: int | str, tokens: Any
     if isinstance(imbalance, str):
         return tokens * ep * min(chosen, own)
     return -(-tokens * chosen * imbalance // 100)
+
+
+def received_values(rows: Any, ep: Any) -> dict[str, Any]:
+    """Rows that reach one rank over ep, and those that its experts send back to each. Numbers, or arrays of them."""
+    return {"R": rows, "z": -(-rows // ep)}
 
 
 def token_values(model: ModelConfig, ep: int, imbalance: int | str, tokens: int) -> dict[str, int]:
@@ -295,7 +300,13 @@ def refuse_form(model: ModelConfig, form: str, profile: Profile) -> None:
     )
 
 
-def _present(profile: Profile, zeros: frozenset[str]) -> None:
+def require_present(profile: Profile, zeros: frozenset[str]) -> None:
+    """Refuse dims that are absent and that a profile cannot be without.
+
+    Raises:
+        Illegal: naming the dim, why, and the profile that can.
+
+    """
     for dim, why in profile.needs.items():
         if dim in zeros:
             raise Illegal(f"profile {profile.name} needs {SYMBOLS[dim][1]}: {why}; use profile {defaults.PROFILE}")
@@ -309,15 +320,11 @@ def _implemented(key: Key, profile: Profile, settings: PlanSettings) -> Key:
     return key._replace(**{**found, "names": "rebound", **profile.fixed})
 
 
-_FIELDS = {"seq_len": "S", "sp": "P", "heads": "n"}
-
-
 def _require(scheme: Scheme, values: Mapping[str, int], tp: int) -> None:
     """Refuse what the scheme cannot divide; heads are those of a rank of tp, and the message says of how many."""
-    fields = {field: values[symbol] for field, symbol in _FIELDS.items()}
+    fields = sizes_asked(values)
     for need in scheme.requires:
-        what, by = fields[need.what], _parts(need, fields[need.by])
-        if (need.kind == "divides" and what % by) or (need.kind == "at_most" and what > by):
+        if need.broken(fields):
             shared = f" ({fields['heads'] * tp} over tp {tp})" if tp > 1 and "heads" in {need.what, need.by} else ""
             raise Illegal(f"{need.message.format(**fields)}{shared}; {_way_out(scheme, need, fields)}")
 
@@ -327,17 +334,12 @@ def _way_out(scheme: Scheme, broken: Requirement, fields: Mapping[str, int]) -> 
     divided = [need for need in scheme.requires if need.by == broken.by]
     most = min(fields[broken.by], gcd(*(fields[need.what] for need in divided)))  # what divides all divides this
     degrees = range(most, 0, -1)
-    below = next(size for size in degrees if not any(fields[need.what] % _parts(need, size) for need in divided))
+    below = next(size for size in degrees if not any(need.broken({**fields, broken.by: size}) for need in divided))
     told = f"the nearest {broken.by} below is {below}"
     if broken.what != "seq_len":
         return told
-    parts = _parts(broken, fields[broken.by])
+    parts = broken.parts(fields[broken.by])
     return f"{told}, the nearest seq_len above is {-(-fields['seq_len'] // parts) * parts}"
-
-
-def _parts(need: Requirement, degree: int) -> int:
-    """Into how many parts something is cut."""
-    return degree * need.times if degree > 1 else degree
 
 
 def _padding(kernel: Kernel, shared: bool, wanted: str | None, values: Mapping[str, int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from mla_cost.language import evaluate
 from mla_cost.language.dims import declared, product_text
 from mla_cost.language.machine import DTYPE_BYTES, PROGRAMS, Allocation, Timeline
 from mla_cost.language.polynomial import Polynomial
+from mla_cost.pricing import automatic
 from mla_cost.pricing import notes as ignored
 from mla_cost.pricing import verdict as fit
 from mla_cost.pricing.block import Figures, figures
@@ -21,10 +22,10 @@ from mla_cost.pricing.compare import compare
 from mla_cost.pricing.compile import form_of, timeline
 from mla_cost.pricing.notes import why_no_layout
 from mla_cost.pricing.resolve import Illegal, Point, resolve
+from mla_cost.pricing.step_traffic import Totals, collectives
 from mla_cost.results import (
     Beside,
     Breakdown,
-    CollectiveCost,
     Communication,
     FlopCount,
     Flops,
@@ -32,7 +33,6 @@ from mla_cost.results import (
     Moment,
     Result,
     TensorCost,
-    Traffic,
     Verdict,
 )
 
@@ -40,9 +40,9 @@ from mla_cost.results import (
 def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
     """One result per form asked for. An impossible combination is a row too: `illegal`, its numbers None."""
     family = device.family if device else "none"
-    chosen = {form: fit.with_kernel(model, device, form, settings) for form in settings.form}
+    chosen = {form: automatic.with_kernel(model, device, form, settings) for form in settings.form}
     priced = {form: _try(model, form, own, family) for form, (own, _) in chosen.items()}
-    baseline = _baseline(model, fit.with_kernel(model, device, defaults.BASELINE, settings)[0], family, priced)
+    baseline = _baseline(model, automatic.with_kernel(model, device, defaults.BASELINE, settings)[0], family, priced)
     found = []
     for form, it in priced.items():
         own, why = chosen[form]
@@ -56,15 +56,15 @@ def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings
 
 def _beside(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result) -> Beside | None:
     """The same block op by op, beside a row whose fused kernel was chosen; None where it makes no program."""
-    if device is None or row.kernel == fit.EAGER:
+    if device is None or row.kernel == automatic.EAGER:
         return None
-    asked = settings.model_copy(update={"kernel": fit.EAGER})
+    asked = settings.model_copy(update={"kernel": automatic.EAGER})
     it = _try(model, row.form, asked, device.family)
     if isinstance(it, Illegal):
         return None
     told = fit.verdict(model, device, asked, it)
     peaks = it.saved_bytes, it.peak_bytes, it.allocated_peak_bytes
-    return Beside(fit.EAGER, *peaks, told.status, told.reason)
+    return Beside(automatic.EAGER, *peaks, told.status, told.reason)
 
 
 def _try(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> Figures | Illegal:
@@ -111,10 +111,21 @@ def _row(
     baseline: Figures | None,
     why: tuple[str, ...],
 ) -> Result:
-    verdict = fit.verdict(model, device, settings, it) if device else None
+    found = numbers(model, device, settings, it)
+    verdict = found.verdict
     notes = [*why, *_notes(it), *ignored.block_notes(settings, it.point, device=device is not None)]
     if device and verdict and verdict.status == "oom":
         notes.insert(0, fit.fused_way_out(model, device, it.point.form, settings))
+    return found._replace(
+        settings=_settings(settings, it.point),
+        memory=_memory(it, found.memory),
+        compared_to_explicit=compare(it, baseline) if baseline is not None else (),
+        notes=tuple(note for note in notes if note),
+    )
+
+
+def numbers(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, it: Figures) -> Result:
+    """A result with what columns tell of it, and without its tensors, its moments and its words."""
     return Result(
         device=device.name if device else None,
         scope=settings.scope,
@@ -122,14 +133,18 @@ def _row(
         scheme=it.point.scheme.name,
         kernel=it.point.kernel.name,
         profile=settings.profile,
-        settings=_settings(settings, it.point),
+        settings={},
         key=it.point.key.facts.words(),
-        memory=_memory(it),
+        memory=Memory(
+            saved_bytes=it.saved_bytes,
+            peak_bytes=it.peak_bytes,
+            parameter_bytes=it.parameter_bytes,
+            allocated_peak_bytes=it.allocated_peak_bytes,
+        ),
         communication=_communication(it),
         flops=Flops(_flops(it, "forward", settings.causal), _flops(it, "backward", settings.causal)),
-        compared_to_explicit=compare(it, baseline) if baseline is not None else (),
-        verdict=verdict,
-        notes=tuple(note for note in notes if note),
+        compared_to_explicit=(),
+        verdict=fit.verdict(model, device, settings, it) if device else None,
     )
 
 
@@ -160,20 +175,16 @@ def _settings(settings: PlanSettings, point: Point) -> dict[str, Any]:
 # ---- memory
 
 
-def _memory(it: Figures) -> Memory:
+def _memory(it: Figures, memory: Memory) -> Memory:
+    """The figures that columns tell, with where they come from."""
     at = it.allocated.peak.event
     alive = [a for a in it.at.account.gradients if _allocations(it)[a].alive_at(at)]
     gradients = sum(map(it.at.bytes_of, alive))
     work = it.at.work_at(at, it.kinds)
-    return Memory(
-        saved_bytes=it.saved_bytes,
-        peak_bytes=it.peak_bytes,
-        parameter_bytes=it.parameter_bytes,
+    return memory._replace(
         parameter_gradient_bytes=gradients,
         parameter_gradient_total_bytes=it.gradient_bytes,
-        optimizer_bytes=None,
         kernel_workspace_bytes=work,
-        allocated_peak_bytes=it.allocated_peak_bytes,
         peak_moment=_moment(it, it.seen.peak.event),
         allocated_peak_moment=_moment(it, at),
         tensors=_tensors(it),
@@ -242,43 +253,19 @@ def byte_formula(allocation: Allocation) -> str:
 
 
 def _communication(it: Figures) -> Communication:
-    account, sizes, count = it.at.account, it.at.sizes, it.layers
-    costs = tuple(
-        CollectiveCost(
-            kind=called.kind,
-            tensor=called.tensor,
-            phase=called.phase,
-            axis=called.axis,
-            group_size=it.point.values[called.ranks],
-            count=count,
-            dtype=called.dtype,
-            payload_bytes=count * sizes[payload],
-            wire_bytes=count * sizes[wire],
-        )
-        for called, (payload, wire) in zip(account.timeline.collectives, account.payloads, strict=True)
-    )
-    return Communication(_traffic(costs, "forward"), _traffic(costs, "backward"), costs)
-
-
-def _traffic(costs: Iterable[CollectiveCost], phase: str) -> Traffic:
-    """The sums of a phase; what is called again in backward is sent in backward."""
-    phases = {phase, "recompute"} if phase == "backward" else {phase}
-    own = [cost for cost in costs if cost.phase in phases]
-    return Traffic(sum(cost.payload_bytes for cost in own), sum(cost.wire_bytes for cost in own))
+    calls = tuple(collectives(it.at, it.layers))
+    sums = Totals(calls)
+    return Communication(sums.of("forward"), sums.of("backward"), calls)
 
 
 @lru_cache(maxsize=PROGRAMS)
-def _flop_polynomials(run: Timeline, phase: str) -> tuple[Polynomial, ...]:
-    folds = (evaluate.flops, evaluate.attention_flops, evaluate.repeated_flops, evaluate.skipped_flops)
-    return tuple(fold(run, phase) for fold in folds)
+def _flop_polynomials(run: Timeline, phase: str, causal: bool) -> tuple[Polynomial, Polynomial]:
+    return evaluate.model_flops(run, phase, causal), evaluate.executed_flops(run, phase, causal)
 
 
 def flop_count(run: Timeline, values: Mapping[str, int], phase: str, causal: bool) -> FlopCount:
     """Flops are exact ints of any size; no fence applies to them."""
-    every, attention, repeated, skipped = (polynomial.at(values) for polynomial in _flop_polynomials(run, phase))
-    if not causal:
-        return FlopCount(every, every + repeated)
-    return FlopCount(every - attention // 2, every + repeated - skipped // 2)
+    return FlopCount(*(polynomial.at(values) for polynomial in _flop_polynomials(run, phase, causal)))
 
 
 def _flops(it: Figures, phase: str, causal: bool) -> FlopCount:

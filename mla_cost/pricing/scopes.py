@@ -5,16 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from mla_cost.errors import InputError
-from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.settings import PlanSettings, is_stated
+from mla_cost.inputs.table import MODEL_ONLY
 from mla_cost.pricing.resolve import refuse_tensor_parallel
-
-MODEL_ONLY: Final = (
-    *("first_layers", "last_layers", "sharding", "gradient_dtype", "moment_dtype", "vocab_multiple"),
-    *("imbalance_percent", "stage", "mtp"),
-    *("pp", "ep", "etp", "dp", "micro_batches", "virtual_stages", "micro_batch_group"),
-    *("pipeline_layout", "down_projections", "main_weights", "dispatcher", "shared_overlap", "rope_fusion"),
-    *("cross_entropy", "loss_chunks"),
-)
 
 _ONE_BLOCK: Final = "0, or scope attention, where a block may lie beside an MLP that does not"
 
@@ -35,5 +28,5 @@ def require_scope(settings: PlanSettings) -> None:
         return
     refuse_tensor_parallel(settings)
     for field in MODEL_ONLY:
-        if getattr(settings, field) != PlanSettings.model_fields[field].default:
+        if is_stated(settings, field):
             raise InputError(f"{getattr(settings, field)} belongs to scope model", field=field, allowed="--scope model")

@@ -7,33 +7,27 @@ layers before keep) + (the layer's own peak). What a stage holds beside is in do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import Evaluation, FenceError, Moment, Walk
 from mla_cost.language.machine import DTYPE_BYTES
+from mla_cost.language.schedule import PassKind
 from mla_cost.language.workspace import kinds_of
-from mla_cost.mesh.parallel import Chunk, Parallel, Pass, busiest_passes
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.placement import Chunk
+from mla_cost.mesh.schedule import PassInFlight, worst_passes
 from mla_cost.pricing.block import evaluation, too_large
-from mla_cost.pricing.resolve import Illegal, Point, resolve
-from mla_cost.pricing.unpriced import several_blocks
-from mla_cost.weights.parameters import LayerKind, layer_kinds, mtp_kind
+from mla_cost.pricing.places import VARIANTS, layers_of
+from mla_cost.pricing.resolve import Point, resolve
+from mla_cost.weights.parameters import LayerKind, layer_kinds
 
 Held = tuple[str, int]  # what it is, and its bytes
 Look = Callable[[Evaluation], Walk]
-
-WITHOUT_MLA: Final = "without MLA"
-WITH_INDEXER: Final = "with indexer"
-# variant of a declaration: the mixer and the indexer that its texts ask about
-VARIANTS: Final[Mapping[str, tuple[str, str]]] = {
-    "": ("mla", "none"),
-    WITHOUT_MLA: ("other", "none"),
-    WITH_INDEXER: ("mla", "own"),
-}
 
 
 class Segment(NamedTuple):
@@ -171,42 +165,12 @@ class Segments:
 
     def places(self, chunk: Chunk) -> list[Place]:
         """The layers of a chunk in order: embedding, layers, MTP modules, the head."""
-        found = [Place(name) for name in (*self._layers(chunk), *self._ends(chunk))]
+        found = [Place(named.layer) for named in layers_of(self.model, self.kinds, self.profile, chunk)]
         if found and not chunk.embedding:
             found[0] = found[0]._replace(received=True)
         if found and not chunk.loss:
             found[-1] = found[-1]._replace(sent=True)
         return found
-
-    def _layers(self, chunk: Chunk) -> list[str]:
-        return ["embedding"] * chunk.embedding + [layer_name(self.model, self.kinds[index]) for index in chunk.layers]
-
-    def _ends(self, chunk: Chunk) -> list[str]:
-        """MTP modules with their losses, and the head; the last module and the head are one, as they share weights."""
-        if not chunk.num_mtp:
-            return ["head"] * chunk.loss
-        last = layer_name(self.model, mtp_kind(self.model))
-        together = f"mtp_{last}"
-        module = ["mtp_input", last, "head"]
-        if chunk.loss and not self.profile.texts:
-            return [*module * (chunk.num_mtp - 1), together]
-        return [*module * chunk.num_mtp, *["head"] * chunk.loss]
-
-
-def layer_name(model: ModelConfig, kind: LayerKind) -> str:
-    """The declaration that a layer kind runs, with its variant: `moe`, `dense without MLA`.
-
-    Raises:
-        Illegal: a kind that no declaration covers, by name. What a user has to state is asked for before, all at once.
-
-    """
-    never = several_blocks(model)
-    if never is not None:
-        raise Illegal(never)
-    declared = "moe" if kind.moe else "dense"
-    if not kind.attention:
-        return f"{declared} {WITHOUT_MLA}"
-    return f"{declared} {WITH_INDEXER}" if kind.indexer else declared
 
 
 def chunk_cost(chunk: Chunk, segments: Sequence[Segment]) -> ChunkCost:
@@ -263,13 +227,13 @@ class StageActivations(NamedTuple):
 
 def activations(parallel: Parallel, stage: int, chunks: Sequence[ChunkCost]) -> StageActivations:
     """The worst moment of the schedule."""
-    return max((during(at, chunks) for at in busiest_passes(parallel, stage)), key=lambda moment: moment.bytes)
+    return max((during(at, chunks) for at in worst_passes(parallel, stage)), key=lambda moment: moment.bytes)
 
 
-def during(at: Pass, chunks: Sequence[ChunkCost]) -> StageActivations:
+def during(at: PassInFlight, chunks: Sequence[ChunkCost]) -> StageActivations:
     """The worst moment of one pass."""
     kept = sum(count * chunk.kept for count, chunk in zip(at.beside, chunks, strict=True))
     own = chunks[at.chunk]
-    part = own.forward if at.forward else own.backward
+    part = own.forward if at.kind is PassKind.FORWARD else own.backward
     in_flight = tuple(count + (index == at.chunk) for index, count in enumerate(at.beside))
     return StageActivations(kept, part.bytes if part else 0, in_flight, at.chunk, part)

@@ -11,19 +11,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
+from typing import Any, Final, NamedTuple
 
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
+from mla_cost.declared.shardings import SHARDINGS
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.table import TABLE
 from mla_cost.language.recompute import POLICIES
-from mla_cost.mesh.parallel import even_layout
+from mla_cost.mesh.placement import even_layout
+from mla_cost.pricing import automatic
 from mla_cost.pricing import rows as pricing
-from mla_cost.pricing import verdict as fit
 from mla_cost.results import Lever, Result, Status, Verdict
 
 LONGEST = 4  # changes in a row that the search for a fit tries
@@ -88,19 +90,20 @@ class Priced:
     def saved(self) -> Counter[tuple[str, str, int]]:
         """What one micro-batch keeps for backward: layer, name and bytes of every storage."""
         if self.settings.scope == "model":
-            from mla_cost.pricing import whole_model
+            from mla_cost.pricing import stage_work
 
             stage = self.row.settings["stage"]
-            return whole_model.saved(self.model, self.device, self.row.form, self.settings, stage)
+            return stage_work.saved(self.model, self.device, self.row.form, self.settings, stage)
         kept = Counter(("", tensor.name, tensor.bytes) for tensor in self.row.memory.tensors if tensor.saved)
         return Counter({storage: self.settings.layers * count for storage, count in kept.items()})
 
     @cached_property
     def _work(self) -> tuple[int, int]:
         if self.settings.scope == "model":
-            from mla_cost.pricing import whole_model
+            from mla_cost.pricing import stage_work
 
-            return whole_model.busiest(self.model, self.device, self.row.form, self.settings)
+            most = stage_work.most_of_stages(self.model, self.device, self.row.form, self.settings)
+            return most.wire_bytes, most.executed
         flops = self.row.flops
         sent = sum(collective.wire_bytes for collective in self.row.communication.collectives)
         return sent, (flops.forward.executed or 0) + (flops.backward.executed or 0)
@@ -138,9 +141,9 @@ def with_levers(
 def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
     """The rows of a plan in its scope."""
     if settings.scope == "model":
-        from mla_cost.pricing import whole_model
+        from mla_cost.pricing import model_rows
 
-        return whole_model.rows(model, device, settings)
+        return model_rows.rows(model, device, settings)
     return pricing.rows(model, device, settings)
 
 
@@ -169,12 +172,12 @@ def changes(asked: Priced) -> Iterator[Change]:
     if settings.scope == "model":
         yield from (_degree(axis, settings) for axis in ("tp", "ep"))
         yield _pipeline(asked.model, settings)
-        yield from _others("sharding", settings)
+        yield from (Change("sharding", {"sharding": name}) for name in SHARDINGS if name != settings.sharding)
 
 
 def _kernels(asked: Priced) -> Iterator[Change]:
     """Each other kernel, with the value padding under which it trains."""
-    options = fit.training_kernels(asked.model, asked.device, asked.row.form, asked.settings)
+    options = automatic.training_kernels(asked.model, asked.device, asked.row.form, asked.settings)
     padding = {option.kernel: option.value_padding for option in options}
     for kernel in KERNELS:
         if kernel != asked.row.kernel:
@@ -183,9 +186,7 @@ def _kernels(asked: Priced) -> Iterator[Change]:
 
 def _others(field: str, settings: PlanSettings) -> Iterator[Change]:
     """The other values of a setting that is one of a few words."""
-    annotation = PlanSettings.model_fields[field].annotation
-    values = get_args(annotation) if get_origin(annotation) is Literal else ()
-    yield from (Change(field, {field: value}) for value in values if value != getattr(settings, field))
+    yield from (Change(field, {field: value}) for value in TABLE[field].values if value != getattr(settings, field))
 
 
 def _policies(now: str, own: tuple[str, ...]) -> Iterator[str]:

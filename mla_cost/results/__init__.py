@@ -294,6 +294,32 @@ class Formula(NamedTuple):
         return json.dumps({"schema": "mla-cost/explain/1", **plain(self)}, indent=2)
 
 
+class ProgramLine(NamedTuple):
+    """A statement of a program as it runs. dims: of each result, none of them for a result that is absent."""
+
+    depth: int
+    text: str
+    dims: tuple[tuple[str, ...], ...]
+    note: str
+
+
+class ProgramListing(NamedTuple):
+    """The forward program of one structural key after its rewrites."""
+
+    form: str
+    scheme: str
+    kernel: str
+    profile: str
+    layer: str
+    remat: str
+    holds_for: str
+    lines: tuple[ProgramLine, ...]
+
+    def to_json(self) -> str:
+        """The JSON text that `mla-cost explain --program --format json` prints."""
+        return json.dumps({"schema": "mla-cost/program/1", **plain(self)}, indent=2)
+
+
 def terms_json(terms: tuple[Term, ...]) -> str:
     """The JSON text that `mla-cost plan --explain-term NAME --format json` prints."""
     return json.dumps({"schema": "mla-cost/term/1", "terms": plain(terms)}, indent=2)

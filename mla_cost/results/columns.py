@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, Protocol
 
-from mla_cost.results import Plan, Result
+from mla_cost.results import Plan, Result, Stage
 
 NAMES: Final = ("form", "scheme", "kernel", "device")
-BYTES: Final = (
-    "saved_bytes",
-    "peak_bytes",
-    "allocated_peak_bytes",
-    "parameter_bytes",
-    "forward_payload_bytes",
-    "backward_payload_bytes",
-    "forward_wire_bytes",
-    "backward_wire_bytes",
-    "wire_bytes",
-    "required_bytes",
-    "usable_bytes",
-    "headroom_bytes",
-)
-# what the model scope tells beside them: of the worst stage, and sent in one optimizer step by mesh axis
-MODEL_BYTES: Final = (
-    *("state_bytes", "gradient_bytes", "optimizer_bytes", "standing_bytes", "kept_bytes", "working_bytes"),
-)
 AXES: Final = {"tp": "tp", "sp": "sp", "pp": "pp", "ep": "ep", "etp": "etp", "dp": "dp x sp", "expert_dp": "expert_dp"}
-AXIS_BYTES: Final = tuple(f"wire_{name}_bytes" for name in AXES)
-FLOPS: Final = ("flops_model", "flops_executed")
-MODEL: Final = (*MODEL_BYTES, *AXIS_BYTES, "worst_stage", *FLOPS)
 VERDICT: Final = ("status", "reason")
-_STATES: Final = frozenset({"weights", "gradients", "optimizer states", "buffers"})
 _ASKED: Final = ("scope", "profile", "model", "seq_len", "sp", "micro_batch", "layers", "dtype")
 _DEGREES: Final = ("tp", "pp", "ep", "etp", "dp", "micro_batches", "virtual_stages", "sharding", "remat")
 _REFUSED: Final = {"unsupported", "illegal"}
@@ -46,10 +24,134 @@ class Column(NamedTuple):
     figure: bool = False
 
 
+class Read(NamedTuple):
+    """What a figure of one result is read from. other_memory: beside the model, in bytes."""
+
+    result: Result
+    other_memory: int
+
+    @property
+    def stage(self) -> Stage:
+        """The stage that the row is about, at the model scope."""
+        assert self.result.memory.stages is not None
+        return self.result.memory.stages[int(self.result.settings["stage"])]
+
+    @property
+    def peak(self) -> int:
+        """The allocated peak."""
+        return self.result.memory.allocated_peak_bytes or 0
+
+    @property
+    def states(self) -> int:
+        """Weights, gradients, optimizer and buffers."""
+        return sum(part.bytes for part in self.result.memory.breakdown if part.name in _STATES)
+
+    def wire(self, axis: str | None = None) -> int:
+        """Bytes sent over an axis, or over all."""
+        return sum(call.wire_bytes for call in self.result.communication.collectives if axis in {None, call.axis})
+
+
+class Many(Protocol):
+    """What a figure of many points is read from: an array each."""
+
+    @property
+    def worst(self) -> Any: ...  # of the stage that the rows are about: `batch.tile.Worst`
+    @property
+    def sent(self) -> Any: ...  # its `pricing.step_traffic.Totals`
+    @property
+    def flops(self) -> Any: ...  # model and executed
+    @property
+    def stage(self) -> Any: ...  # its number
+    @property
+    def required(self) -> Any: ...
+    @property
+    def usable(self) -> Any: ...
+    @property
+    def headroom(self) -> Any: ...
+
+
+class Figure(NamedTuple):
+    """A column of numbers: how it is read from one result, and from many points of the model scope."""
+
+    name: str
+    of_result: Callable[[Read], int | None]
+    of_many: Callable[[Many], Any]
+    dtype: str = "int64"
+
+
+def _traffic(phase: str, amount: str) -> Figure:
+    """A sum over a phase."""
+    return Figure(
+        f"{phase}_{amount}_bytes",
+        lambda at: getattr(getattr(at.result.communication, phase), f"{amount}_bytes"),
+        lambda at: getattr(at.sent, amount)(phase=phase),
+    )
+
+
+def _wire(name: str, axis: str) -> Figure:
+    """What is sent over an axis."""
+    return Figure(f"wire_{name}_bytes", lambda at: at.wire(axis), lambda at: at.sent.wire(axis=axis))
+
+
+def _flops(name: str, place: int) -> Figure:
+    """Forward and backward together; place: among the fields of a count."""
+
+    def of_result(at: Read) -> int:
+        flops = at.result.flops
+        return (flops.forward[place] or 0) + (flops.backward[place] or 0)
+
+    return Figure(f"flops_{name}", of_result, lambda at: at.flops[place], "float64")
+
+
+_STATES: Final = frozenset({"weights", "gradients", "optimizer states", "buffers"})
+# what every scope tells; required is the allocated peak and other memory
+EVERY_SCOPE: Final = (
+    Figure("saved_bytes", lambda at: at.result.memory.saved_bytes, lambda at: at.worst.saved),
+    Figure("peak_bytes", lambda at: at.result.memory.peak_bytes, lambda at: at.worst.active),
+    Figure("allocated_peak_bytes", lambda at: at.peak, lambda at: at.worst.peak),
+    Figure("parameter_bytes", lambda at: at.result.memory.parameter_bytes, lambda at: at.worst.weights),
+    *(_traffic(phase, amount) for amount in ("payload", "wire") for phase in ("forward", "backward")),
+    Figure("wire_bytes", lambda at: at.wire(), lambda at: at.sent.wire()),
+    Figure("required_bytes", lambda at: at.peak + at.other_memory, lambda at: at.required),
+    Figure("usable_bytes", lambda at: _verdict(at, "usable_bytes"), lambda at: at.usable),
+    Figure("headroom_bytes", lambda at: _verdict(at, "headroom_bytes"), lambda at: at.headroom),
+)
+# what the model scope tells beside them: of the worst stage, and sent in one optimizer step by mesh axis;
+# the allocated peak is state + standing + kept + working
+MODEL_SCOPE: Final = (
+    Figure("state_bytes", lambda at: at.states, lambda at: at.worst.states.sum(axis=0)),
+    Figure("gradient_bytes", lambda at: at.stage.gradient_bytes, lambda at: at.worst.gradients),
+    Figure("optimizer_bytes", lambda at: at.stage.optimizer_bytes, lambda at: at.worst.optimizer),
+    Figure(
+        "standing_bytes",
+        lambda at: at.peak - at.stage.kept_bytes - at.stage.working_bytes - at.states,
+        lambda at: at.worst.persistent,
+    ),
+    Figure("kept_bytes", lambda at: at.stage.kept_bytes, lambda at: at.worst.in_flight),
+    Figure("working_bytes", lambda at: at.stage.working_bytes, lambda at: at.worst.working),
+    *(_wire(name, axis) for name, axis in AXES.items()),
+    Figure("worst_stage", lambda at: at.stage.stage, lambda at: at.stage),
+    _flops("model", 0),
+    _flops("executed", 1),
+)
+BYTES: Final = tuple(figure.name for figure in EVERY_SCOPE)
+MODEL: Final = tuple(figure.name for figure in MODEL_SCOPE)
+
+
+def _verdict(at: Read, name: str) -> int | None:
+    """A figure of the verdict; None without a device."""
+    found: int | None = getattr(at.result.verdict, name) if at.result.verdict is not None else None
+    return found
+
+
+def figures(scope: str) -> tuple[Figure, ...]:
+    """The figures that a scope tells."""
+    return (*EVERY_SCOPE, *MODEL_SCOPE) if scope == "model" else EVERY_SCOPE
+
+
 def plan_columns(scope: str) -> list[str]:
     """The columns of a plan's rows: the settings that say what was asked, then those of every sweep."""
-    further = MODEL if scope == "model" else ()
-    return [*_asked(scope), *NAMES, *BYTES, *further, *VERDICT]
+    return [*_asked(scope), *NAMES, *(figure.name for figure in figures(scope)), *VERDICT]
 
 
 def _asked(scope: str) -> tuple[str, ...]:
@@ -64,51 +166,16 @@ def plan_rows(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def result_row(result: Result, other_memory: int = 0) -> dict[str, Any]:
-    """One result as a row. A reason is told for refusals."""
-    memory, traffic, verdict = result.memory, result.communication, result.verdict
-    sent = (traffic.forward.wire_bytes, traffic.backward.wire_bytes)
-    allocated = memory.allocated_peak_bytes
+    """One result as a row; its figures are None where no program exists. A reason is told for refusals."""
+    verdict, read = result.verdict, Read(result, other_memory)
+    legal = result.memory.allocated_peak_bytes is not None
     status = verdict.status if verdict is not None else "none"
     return {
         "form": result.form,
         "scheme": result.scheme,
         "kernel": result.kernel,
         "device": result.device or "none",
-        "saved_bytes": memory.saved_bytes,
-        "peak_bytes": memory.peak_bytes,
-        "allocated_peak_bytes": allocated,
-        "parameter_bytes": memory.parameter_bytes,
-        "forward_payload_bytes": traffic.forward.payload_bytes,
-        "backward_payload_bytes": traffic.backward.payload_bytes,
-        "forward_wire_bytes": sent[0],
-        "backward_wire_bytes": sent[1],
-        "wire_bytes": None if sent[0] is None else sum(call.wire_bytes for call in traffic.collectives),
-        "required_bytes": None if allocated is None else allocated + other_memory,
-        "usable_bytes": verdict.usable_bytes if verdict is not None else None,
-        "headroom_bytes": verdict.headroom_bytes if verdict is not None else None,
-        **(_model_figures(result) if result.scope == "model" else {}),
+        **{figure.name: figure.of_result(read) if legal else None for figure in figures(result.scope)},
         "status": status,
         "reason": verdict.reason if verdict is not None and status in _REFUSED else "",
-    }
-
-
-def _model_figures(result: Result) -> dict[str, Any]:
-    """What the model scope tells beside the figures of every row; None where a row has no numbers."""
-    memory, flops = result.memory, result.flops
-    if not memory.stages or memory.allocated_peak_bytes is None:
-        return dict.fromkeys(MODEL)
-    worst = memory.stages[int(result.settings["stage"])]
-    states = sum(part.bytes for part in memory.breakdown if part.name in _STATES)
-    calls = result.communication.collectives
-    return {
-        "state_bytes": states,
-        "gradient_bytes": worst.gradient_bytes,
-        "optimizer_bytes": worst.optimizer_bytes,
-        "standing_bytes": memory.allocated_peak_bytes - worst.kept_bytes - worst.working_bytes - states,
-        "kept_bytes": worst.kept_bytes,
-        "working_bytes": worst.working_bytes,
-        **{f"wire_{name}_bytes": sum(c.wire_bytes for c in calls if c.axis == axis) for name, axis in AXES.items()},
-        "worst_stage": worst.stage,
-        "flops_model": (flops.forward.model or 0) + (flops.backward.model or 0),
-        "flops_executed": (flops.forward.executed or 0) + (flops.backward.executed or 0),
     }

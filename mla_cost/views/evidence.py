@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
+from mla_cost.results.markdown import table as markdown_table
+
 COMMAND = "mla-cost evidence --format markdown"
 CATALOGUE = "catalogue"
 UNITS = {"GB": " GB", "MB": " MB", "GiB": " GiB", "MiB": " MiB", "bytes": " B", "percent": " %"}
@@ -72,14 +74,6 @@ def _counts(page: Data) -> str:
     )
 
 
-def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
-    heads = list(heads)
-    yield "| " + " | ".join(heads) + " |"
-    yield "|" + "---|" * len(heads)
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"
-
-
 def _paragraph(*sentences: str) -> Iterator[str]:
     """Text filled to the width of the other pages; a formula is never broken."""
     yield from textwrap.wrap(" ".join(sentences), width=118, break_long_words=False, break_on_hyphens=False)
@@ -109,7 +103,7 @@ def _figures(page: Data) -> Iterator[str]:
         (row["id"], row["quantity"], row["origin"], _published(row), _predicted(row), _off(row), _status(row))
         for row in _listed(page)
     )
-    yield from _table(("row", "quantity", "origin", "published", "predicted", "difference", "status"), rows)
+    yield markdown_table(("row", "quantity", "origin", "published", "predicted", "difference", "status"), rows)
 
 
 def _published(row: Data) -> str:
@@ -179,7 +173,7 @@ def _parameters(page: Data) -> Iterator[str]:
     )
     yield ""
     rows = ((row["id"], _published(row), _predicted(row), row["status"], row["reason"]) for row in _counted(page))
-    yield from _table(("count", "published", "predicted", "status", "made of"), rows)
+    yield markdown_table(("count", "published", "predicted", "status", "made of"), rows)
 
 
 # ---- answers
@@ -231,7 +225,7 @@ def _sent(page: Data) -> Iterator[str]:
         (found["row"], _number(found["published"]), *(_way(found, way) for way in ("printed_way", "payload", "wire")))
         for found in page["sent"]
     )
-    yield from _table(("row", "printed", "as the paper counts", "payload", "wire: what a network sees"), rows)
+    yield markdown_table(("row", "printed", "as the paper counts", "payload", "wire: what a network sees"), rows)
 
 
 def _way(found: Data, way: str) -> str:
@@ -240,7 +234,7 @@ def _way(found: Data, way: str) -> str:
 
 def _candidates(found: Iterable[Data]) -> Iterator[str]:
     rows = ((c["of"], c["against"], c["device"], _at(c["at"]), f"{c['gb']:.2f} GB") for c in found)
-    yield from _table(("absorbed side", "explicit side", "device", "at", "difference"), rows)
+    yield markdown_table(("absorbed side", "explicit side", "device", "at", "difference"), rows)
 
 
 def _at(at: Data) -> str:
@@ -262,7 +256,7 @@ def _regression(page: Data) -> Iterator[str]:
         (share["device"], str(share["layers"]), *(_gb(share["groups"][name]) for name in groups), _gb(share["total"]))
         for share in page["regression"]
     )
-    yield from _table(("device", "blocks", *groups, "total"), rows)
+    yield markdown_table(("device", "blocks", *groups, "total"), rows)
 
 
 def _gb(amount: int) -> str:
@@ -280,7 +274,7 @@ def _regimes(page: Data) -> Iterator[str]:
     )
     yield ""
     heads = ("kernel", "SP", "heads per rank", "quantity", "largest d_c", "d_c at equality")
-    yield from _table(heads, _merged(page["boundaries"]))
+    yield markdown_table(heads, _merged(page["boundaries"]))
     yield ""
     for found in page["sequence_boundaries"]:
         below = "for no S" if found["root"] <= 0 else f"for S below {found['root']:,.0f}"
@@ -294,7 +288,7 @@ def _regimes(page: Data) -> Iterator[str]:
         "was tried. In order `bsht` it is explicit whose softmax works on strided scores and needs one more S x S:",
     )
     yield ""
-    yield from _table(("kernel", "quantity", "SP", "absorbed / explicit", "models"), _smaller(page["smaller"]))
+    yield markdown_table(("kernel", "quantity", "SP", "absorbed / explicit", "models"), _smaller(page["smaller"]))
 
 
 def _merged(boundaries: Iterable[Data]) -> Iterator[tuple[str, ...]]:
@@ -333,4 +327,4 @@ def _gather(page: Data) -> Iterator[str]:
         (str(sp), str(heads), f"{ours:,}", f"{theirs:,}", f"{ours - theirs:+,}", f"{ours / theirs:.3f}")
         for sp, heads, ours, theirs in found["cells"]
     )
-    yield from _table(("SP", "heads per rank", "LAGA sends, B", "explicit sends, B", "difference, B", "ratio"), rows)
+    yield markdown_table(("SP", "heads per rank", "LAGA sends, B", "explicit sends, B", "difference, B", "ratio"), rows)

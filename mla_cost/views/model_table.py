@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from mla_cost.inputs.table import names
 from mla_cost.results import Plan, Result, Stage
 from mla_cost.views.bars import MOST, stage_bars
 from mla_cost.views.grid import Grid
@@ -31,12 +32,7 @@ COLUMNS = (
 WORKING = "the micro-batch at its peak"
 IN_STEP = " (with none in flight, the fp32 gradients that the optimizer step makes)"
 # settings that the heading tells whatever they are
-TOLD = frozenset(
-    (
-        *("scope", "stage", "seq_len", "micro_batch", "micro_batches", "dtype", "other_memory"),
-        *("tp", "sp", "pp", "ep", "etp", "dp", "sharding", "gradient_dtype", "remat"),
-    )
-)
+TOLD = frozenset(names(heading=True))
 LONGEST = 60  # characters of a value
 STAGE = ("stage", "layers", "flight", "weights", "grads", "optim.", "kept", "working")  # buffers, total, sent
 BUFFERS = ". buffers: what stays for the whole run"

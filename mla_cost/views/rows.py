@@ -10,6 +10,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from mla_cost.results import markdown
 from mla_cost.views import terminal
 from mla_cost.views.grid import Grid
 from mla_cost.views.units import gib
@@ -38,13 +39,7 @@ def markdown_text(columns: Sequence[str], rows: Iterable[Row]) -> str:
     """A table of GitHub's Markdown; numbers to the right, with thousands separated."""
     found = list(rows)
     right = [any(isinstance(row[name], int) for row in found) for name in columns]
-    lines = [_line(columns), _line("---:" if number else "---" for number in right)]
-    lines += [_line(_cell(row[name]) for name in columns) for row in found]
-    return "\n".join(lines) + "\n"
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return markdown.table(columns, ([_cell(row[name]) for name in columns] for row in found), right) + "\n"
 
 
 def _cell(value: Any) -> str:

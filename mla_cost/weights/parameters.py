@@ -1,5 +1,7 @@
 """Exact parameter counts of a model, weight by weight: what it holds, what a token meets, what a checkpoint adds.
 
+For a whole model and without a program: what a rank holds of it is read off the programs (`pricing/stage_weights`), but
+for the parts that none describes, which `undeclared_weights` lists.
 Counts are elements. The rules are those of the published implementations (transformers, models/deepseek_v3 and its
 relatives; LongCat's block of two attentions in models/longcat_flash), restated in docs/parallelism.md.
 Parts that the facts of a model do not describe are refused by name; nothing is guessed.
@@ -11,12 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from math import prod
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import ModelConfig
 
-Split = Literal["replicated", "tp", "down", "joined", "vocab", "experts"]
 ACTIVE_INCLUDES: Final = (
     "every weight of the main model and its indexers but the routed experts that a token is not sent to: embedding and "
     "head whole, shared experts, router; no MTP module"
@@ -27,16 +28,14 @@ _NEVER_FP8: Final = ("embedding", "head", "router", "eh_proj")
 class Weight(NamedTuple):
     """One weight tensor, or `copies` equal ones. `shape` is (out, in), or (width,) of a norm, in elements.
 
-    split: how ranks share it. `tp` in equal parts over tp; `down` and `joined` as `tp` or whole, by setting; `vocab`
-    over tp after padding; `experts` over ep and each expert over etp; `replicated` whole on each. trained: an optimizer
-    updates it.
+    trained: an optimizer updates it. dtype: its own, where it is not that of the other weights.
     """
 
     name: str
     shape: tuple[int, ...]
-    split: Split = "replicated"
     copies: int = 1
     trained: bool = True
+    dtype: str | None = None
 
     @property
     def elements(self) -> int:
@@ -176,9 +175,7 @@ def layer_weights(config: ModelConfig, kind: LayerKind) -> tuple[Weight, ...]:
         found += _repeated(mlp_weights(config.dims.hidden, _stated(config, "intermediate_size")), kind.attention or 1)
     if kind.moe:
         found += moe_weights(config)
-    if config.uncounted_parameters:
-        found.append(Weight("uncounted parts", (config.uncounted_parameters,)))
-    return tuple(found)
+    return (*found, *_uncounted(config))
 
 
 def attention_weights(config: ModelConfig) -> tuple[Weight, ...]:
@@ -188,20 +185,20 @@ def attention_weights(config: ModelConfig) -> tuple[Weight, ...]:
     qk = dims.qk_nope_head_dim + dims.qk_rope_head_dim
     return (
         *_query(dims.hidden, dims.q_lora_rank, heads * qk),
-        Weight("attention.kv_down", (latent + dims.qk_rope_head_dim, dims.hidden), "down"),
+        Weight("attention.kv_down", (latent + dims.qk_rope_head_dim, dims.hidden)),
         Weight("attention.kv_norm", (latent,)),
-        Weight("attention.kv_up", (heads * (dims.qk_nope_head_dim + dims.v_head_dim), latent), "tp"),
-        Weight("attention.output", (dims.hidden, heads * dims.v_head_dim), "tp"),
+        Weight("attention.kv_up", (heads * (dims.qk_nope_head_dim + dims.v_head_dim), latent)),
+        Weight("attention.output", (dims.hidden, heads * dims.v_head_dim)),
     )
 
 
 def _query(hidden: int, rank: int | None, width: int) -> tuple[Weight, ...]:
     if rank is None:
-        return (Weight("attention.q", (width, hidden), "tp"),)
+        return (Weight("attention.q", (width, hidden)),)
     return (
-        Weight("attention.q_down", (rank, hidden), "down"),
+        Weight("attention.q_down", (rank, hidden)),
         Weight("attention.q_norm", (rank,)),
-        Weight("attention.q_up", (width, rank), "tp"),
+        Weight("attention.q_up", (width, rank)),
     )
 
 
@@ -225,8 +222,8 @@ def indexer_weights(config: ModelConfig) -> tuple[Weight, ...]:
 def mlp_weights(hidden: int, ffn: int, name: str = "mlp") -> tuple[Weight, ...]:
     """A SwiGLU MLP: gate and up [ffn, hidden], down [hidden, ffn]."""
     return (
-        Weight(f"{name}.gate_up", (ffn, hidden), "tp", copies=2),
-        Weight(f"{name}.down", (hidden, ffn), "tp"),
+        Weight(f"{name}.gate_up", (ffn, hidden), copies=2),
+        Weight(f"{name}.down", (hidden, ffn)),
     )
 
 
@@ -237,11 +234,44 @@ def moe_weights(config: ModelConfig) -> tuple[Weight, ...]:
     shared = (config.num_shared_experts or 0) * ffn
     return (
         Weight("moe.router", (scored, hidden)),
-        *([Weight("moe.correction_bias", (scored,), trained=False)] if config.router_correction_bias else []),
-        Weight("moe.experts.gate_up", (ffn, hidden), "experts", copies=2 * experts),
-        Weight("moe.experts.down", (hidden, ffn), "experts", copies=experts),
+        *_correction_bias(config),
+        Weight("moe.experts.gate_up", (ffn, hidden), copies=2 * experts),
+        Weight("moe.experts.down", (hidden, ffn), copies=experts),
         *(mlp_weights(hidden, shared, "moe.shared") if shared else ()),
     )
+
+
+def _correction_bias(config: ModelConfig) -> tuple[Weight, ...]:
+    """What routers keep in fp32, added to the scores that choose experts and updated by no optimizer."""
+    scored = _stated(config, "num_routed_experts") + (config.num_zero_experts or 0)
+    bias = Weight("moe.correction_bias", (scored,), trained=False, dtype="fp32")
+    return (bias,) if config.router_correction_bias else ()
+
+
+def undeclared_weights(config: ModelConfig, kind: LayerKind) -> tuple[Weight, ...]:
+    """The weights of one layer that no program has, each whole on every rank: what a user stated, and these parts.
+
+    An indexer, a router's correction bias, and the rows of a router for experts that do nothing.
+    """
+    found: list[Weight] = []
+    if not kind.attention:
+        found.append(_other_mixer(config))
+    if kind.indexer:
+        found += indexer_weights(config)
+    if kind.moe:
+        found += _correction_bias(config)
+        if config.num_zero_experts:
+            found.append(Weight("moe.router of zero experts", (config.num_zero_experts, config.dims.hidden)))
+    return (*found, *_uncounted(config))
+
+
+def _other_mixer(config: ModelConfig) -> Weight:
+    return Weight("other mixer", (config.other_layer_parameters or 0,))
+
+
+def _uncounted(config: ModelConfig) -> tuple[Weight, ...]:
+    stated = config.uncounted_parameters
+    return (Weight("uncounted parts", (stated,)),) if stated else ()
 
 
 def mtp_weights(config: ModelConfig) -> tuple[Weight, ...]:
@@ -254,7 +284,7 @@ def mtp_weights(config: ModelConfig) -> tuple[Weight, ...]:
     hidden = config.dims.hidden
     return (
         *(Weight(f"mtp.{norm}", (hidden,)) for norm in ("embedding_norm", "hidden_norm", "final_norm")),
-        Weight("mtp.eh_proj", (hidden, 2 * hidden), "joined"),
+        Weight("mtp.eh_proj", (hidden, 2 * hidden)),
         *layer_weights(config, mtp_kind(config)),
     )
 
@@ -266,12 +296,12 @@ def mtp_kind(config: ModelConfig) -> LayerKind:
 
 def embedding_weight(config: ModelConfig) -> Weight:
     """The token embedding [vocabulary, hidden]."""
-    return Weight("embedding", (_stated(config, "vocab_size"), config.dims.hidden), "vocab")
+    return Weight("embedding", (_stated(config, "vocab_size"), config.dims.hidden))
 
 
 def head_weight(config: ModelConfig) -> Weight:
     """The output head [vocabulary, hidden]; a tied model uses its embedding instead."""
-    return Weight("head", (_stated(config, "vocab_size"), config.dims.hidden), "vocab")
+    return Weight("head", (_stated(config, "vocab_size"), config.dims.hidden))
 
 
 def final_norm_weight(config: ModelConfig) -> Weight:
@@ -333,7 +363,7 @@ def _mixers(config: ModelConfig, kind: LayerKind) -> Iterator[Weight]:
     if kind.attention:
         yield from _repeated(attention_weights(config), times)
     else:
-        yield Weight("other mixer", (config.other_layer_parameters or 0,))
+        yield _other_mixer(config)
     yield Weight("pre_mlp_norm", (hidden,), copies=times)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +35,44 @@ _WHOLE: dict[str, list[Any]] = {
 
 
 def call(draw: random.Random) -> None:
-    """One plan, or now and then a small sweep; a refusal is an answer too."""
+    """Mostly plans, now and then another command; a refusal is an answer too."""
     import mla_cost
 
     asked = {name: draw.choice(values) for name, values in (_ANY | draw.choice([_BLOCK, _WHOLE])).items()}
+    calls: list[Callable[..., object]] = [mla_cost.plan, _swept, _fitted, _explained, _searched]
+    (other,) = draw.choices(calls, [87, 9, 2, 1, 1])
     try:
-        if draw.random() < 0.1:
-            del asked["seq_len"]
-            mla_cost.sweep(over={"seq_len": [4096, 8192, 65536]}, **asked).to_numpy(workers=1)
-        else:
-            mla_cost.plan(**asked)
+        other(**asked)
     except mla_cost.InputError:
         return
+
+
+def _swept(**asked: Any) -> None:
+    import mla_cost
+
+    del asked["seq_len"]
+    mla_cost.sweep(over={"seq_len": [4096, 8192, 65536]}, **asked).to_numpy(workers=1)
+
+
+def _fitted(**asked: Any) -> None:
+    import mla_cost
+
+    del asked["seq_len"]
+    mla_cost.longest(**asked, max_seq_len=65536)
+
+
+def _explained(**asked: Any) -> None:
+    import mla_cost
+
+    mla_cost.formula(asked["form"], kernel=asked["kernel"], remat=asked["remat"])
+
+
+def _searched(**asked: Any) -> None:
+    """A search over few devices, of the plan's own form and kernel."""
+    import mla_cost
+
+    kept = {name: asked[name] for name in ("model", "device", "form", "seq_len", "kernel")}
+    mla_cost.search(**kept, devices=64, global_batch=64, remat="none", tp=2, micro_batch=1)
 
 
 def resident_mb() -> int:
@@ -58,7 +85,7 @@ def main() -> None:
     draw, times = random.Random(0), int(sys.argv[1])  # noqa: S311  (the same calls each time, no secret)
     for at in range(times):
         call(draw)
-        if (at + 1) % 1000 == 0 or at + 1 == times:
+        if (at + 1) % 100 == 0 or at + 1 == times:
             print(at + 1, "calls", resident_mb(), "MB", flush=True)
     sys.exit(resident_mb() > LIMIT_MB)
 

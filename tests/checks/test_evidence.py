@@ -421,7 +421,8 @@ def run(capsys, *arguments):
     return code, capsys.readouterr()
 
 
-def test_command_prints_counts_first(capsys, replayed):
+def test_command_prints_counts_first(capsys, replayed, monkeypatch):
+    monkeypatch.setattr("mla_cost.checks.evidence.evidence", lambda _executor: replayed)
     code, out = run(capsys)
     assert code == 0
     counts = replayed.counts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
 from typing import NamedTuple
@@ -74,6 +75,33 @@ def test_an_early_ctrl_c_is_as_quiet(when):
     assert not [noise for noise in NOISE if noise in ended.shown]
 
 
+INTERRUPTED = """
+import os, sys
+stop = sys.argv.pop(1)
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == stop:
+            os.kill(os.getpid(), 2)
+sys.meta_path.insert(0, Finder)
+from mla_cost.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["mla_cost.cli.interrupt", "mla_cost.cli.program", "typer", "mla_cost.api"])
+def test_ctrl_c_during_an_import_is_as_quiet(checkout, module):
+    run = [sys.executable, "-c", INTERRUPTED, module, "plan"]
+    done = subprocess.run(run, cwd=checkout, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_nothing_slow_is_imported_before_ctrl_c_is_ours(checkout):
+    """`-S`, since site-packages may hold files that import on their own."""
+    code = "import sys, mla_cost.cli; print(sorted({'typing', 'enum', 'signal', 'threading'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=checkout, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_a_quick_answer_shows_no_bar_and_a_pipe_none_at_all(capfd):
     from mla_cost.cli import progress
 
@@ -87,19 +115,36 @@ def test_a_quick_answer_shows_no_bar_and_a_pipe_none_at_all(capfd):
 
 
 def test_a_search_that_is_interrupted_in_python_leaves_no_process(monkeypatch):
-    import multiprocessing
-
     import mla_cost
+    from mla_cost.batch import cores
     from mla_cost.studies.search import pool
 
+    started: list[int] = []
+
     def stop(*_: object, **__: object) -> None:
+        started.extend(cores.running)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pool, "available", lambda: 2)
     monkeypatch.setattr(pool, "MANY", 0)
-    monkeypatch.setattr(pool, "wait", stop)
+    monkeypatch.setattr(cores, "wait", stop)
     with pytest.raises(KeyboardInterrupt):
         mla_cost.search("kimi-k2", "910b-64gb", devices=256, global_batch=1024, seq_len=8192)
-    for worker in multiprocessing.active_children():
-        worker.join(1)
-    assert multiprocessing.active_children() == []
+    assert len(started) == 2
+    assert not cores.running
+    for worker in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
+
+
+def test_a_process_that_fails_leaves_its_work_to_this_one():
+    from mla_cost.batch import cores
+
+    def broken(number: int) -> int:
+        if number == 3:
+            raise ArithmeticError
+        return number
+
+    assert cores.answers(broken, 8, 2, lambda: None) is None
+    assert cores.answers(lambda number: number**2, 8, 2, lambda: None) == [number**2 for number in range(8)]
+    assert not cores.running

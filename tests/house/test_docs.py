@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 MACHINE = re.compile(r"(?<![\w./:-])/(?:work|tmp|home|root|Users|usr|opt|mnt|var)/")
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
-MOVES = {"heads_out", "heads_in", "gather", "own_heads"}
+MOVES = {"sequence_to_heads", "heads_to_sequence", "gather", "own_heads"}
 # DeepSeek-V3 at the settings of `mla-cost plan`
 VALUES = base_values(
     {"S": 16384, "P": 8, "b": 1, "n": 128, "h": 7168, "d_q": 1536, "d_c": 512, "k": 128, "r": 64, "v": 128}, True
@@ -101,7 +101,7 @@ def test_every_symbol_is_in_the_notation():
 
 def test_every_op_and_statement_is_described():
     text = read("docs/adding.md")
-    described = set(re.findall(r"`(\w+)`", text))
+    described = set(re.findall(r"`(\w+(?: \"[\w-]+\")?)`", text))
     assert sorted(RULES.keys() - described) == []
     assert RULES.keys() >= MOVES
 

@@ -23,7 +23,7 @@ ONLY: dict[str, set[str]] = {
     "language": {"errors"},
     "declared": {"language", "errors"},
     "results": {"errors"},
-    "mesh": {"errors"},
+    "mesh": {"declared", "language", "errors"},
     "inputs": {"declared", "language", "errors"},
     "weights": {"inputs", "mesh", "declared", "language", "errors"},
     "pricing": {"weights", "mesh", "inputs", "results", "declared", "language", "errors"},
@@ -42,6 +42,7 @@ ONLY: dict[str, set[str]] = {
     WITNESS: {"errors"},
 }
 DIMS = "mla_cost.language.dims"  # the names of dims are words, not code that is checked
+SETTINGS = "mla_cost.inputs.table"  # what settings are called, for those who print them
 
 NAMES = {
     *("explicit", "absorbed", "laga"),
@@ -123,7 +124,7 @@ def imports(path: Path, tree: ast.Module, package: Path) -> Iterator[Import]:
 
 
 def against_arrow(part: str, found: Import) -> bool:
-    if found.part is None or found.part == part or (part == WITNESS and found.module == DIMS):
+    if found.part is None or found.part == part or (part, found.module) in {(WITNESS, DIMS), ("views", SETTINGS)}:
         return False
     if part == WITNESS:
         return found.part not in ONLY[part] and not f"{found.module}.".startswith(f"{PACKAGE}.{WITNESS}.")
@@ -164,7 +165,11 @@ def docstrings(tree: ast.Module) -> set[ast.expr]:
 def declared_names(package: Path) -> set[str]:
     """NAMES and those of the declarations that came later, by their file names."""
     declared = package / "declared"
-    files = [path for part in ("forms", "schemes", "kernels") for path in (declared / part).glob("[!_]*.py")]
+    files = [
+        path
+        for part in ("forms", "schemes", "kernels", "shardings", "optimizers")
+        for path in (declared / part).glob("[!_]*.py")
+    ]
     return NAMES | {path.stem.replace("_", "-") for path in files}
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import doctest
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from mla_cost.cli import main
 from mla_cost.declared.forms import FORMS
 from mla_cost.results import Status
 
@@ -42,20 +40,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_every_command_answers(command, folder):
-    run = "import sys; from mla_cost.cli import main; main(sys.argv[1:])"
-    environment = {**os.environ, "PYTHONPATH": str(README.parent)}
-    done = subprocess.run(
-        (sys.executable, "-c", run, *shlex.split(command)[1:]),
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() or "--output" in command or "--plot" in command
+def test_every_command_answers(command, folder, monkeypatch, capsys):
+    """In this process: how a process of its own starts and ends is tested with the command line."""
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit) as ending:
+        main(shlex.split(command)[1:])
+    out, err = capsys.readouterr()
+    assert not ending.value.code, err
+    assert out.strip() or "--output" in command or "--plot" in command
 
 
 def test_python_examples():

@@ -195,7 +195,7 @@ def test_importing_the_catalogue_imports_nothing_heavy() -> None:
 def test_only_the_needed_files_are_parsed(call: str, files: list[str]) -> None:
     code = f"""
 import os
-from mla_cost import catalog
+from mla_cost.inputs import catalog
 read, load = [], catalog.load_mapping
 catalog.load_mapping = lambda path: (read.append(os.path.basename(path)), load(path))[1]
 catalog.{call}
@@ -208,7 +208,7 @@ def test_configs_are_found_beside_the_package_first(tmp_path: Path, monkeypatch:
     package = tmp_path / "site-packages" / "mla_cost"
     (package / "configs").mkdir(parents=True)
     written(package / "configs", "aliases.yaml", "models: {}\n")
-    monkeypatch.setattr(catalog, "__file__", str(package / "catalog.py"))
+    monkeypatch.setattr(catalog, "__file__", str(package / "inputs" / "catalog.py"))
     assert catalog.configs_directory.__wrapped__() == package / "configs"
     (package / "configs" / "aliases.yaml").unlink()
     with pytest.raises(RuntimeError, match="has no configs directory"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import mla_cost
+from mla_cost.batch.matrices import Folded, evaluated, monomials_of, over_others, rows_of
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
@@ -18,8 +20,9 @@ from mla_cost.explaining.explain import QUANTITIES, explain_point
 from mla_cost.inputs.config import AttentionDims, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language import evaluate
-from mla_cost.language.evaluate import FENCE, FenceError
+from mla_cost.language.evaluate import FENCE
 from mla_cost.language.machine import Timeline
+from mla_cost.language.polynomial import Polynomial
 from mla_cost.pricing.block import Figures, evaluation, figures
 from mla_cost.pricing.compile import timeline
 from mla_cost.pricing.resolve import Illegal, Point, resolve
@@ -99,14 +102,23 @@ def polynomials(run: Timeline) -> dict[str, Any]:
     return found
 
 
+def rows(sums: Sequence[Polynomial], values: Mapping[str, int]) -> list[Any]:
+    """Sums as sweeps have them: rows over monomials, with each symbol an array of two points, the second all ones."""
+    each = [over_others(polynomial) for polynomial in sums]
+    monomials = monomials_of(each)
+    at = {name: np.array([value, 1], dtype=np.float64) for name, value in values.items()}
+    found = evaluated(Folded(monomials, rows_of(each, monomials), ()), at, 2)
+    return found[:, 0].tolist()
+
+
 def arrays(it: Figures) -> dict[str, int]:
-    """Every figure from numpy, with each symbol an array of two points, the second of which is all ones."""
-    values = {name: np.array([value, 1], dtype=np.int64) for name, value in it.at.values.items()}
+    """Every figure from numpy."""
     run = run_of(it)
-    found = {name: evaluate.arrays(polynomial, values) for name, polynomial in polynomials(run).items()}
-    found["peak"] = evaluate.peak_arrays(evaluate.candidates(run), values)
-    found["allocated"] = evaluate.peak_arrays(evaluate.candidates(run, it.kinds), values)
-    return {name: int(np.broadcast_to(array, (2,))[0]) for name, array in found.items()}
+    named = polynomials(run)
+    found = dict(zip(named, rows(list(named.values()), it.at.values), strict=True))
+    found["peak"] = max(rows([moment.bytes for moment in evaluate.candidates(run)], it.at.values))
+    found["allocated"] = max(rows([moment.bytes for moment in evaluate.candidates(run, it.kinds)], it.at.values))
+    return {name: int(value) for name, value in found.items()}
 
 
 def symbols(it: Figures) -> dict[Any, int]:
@@ -132,7 +144,7 @@ def test_ints_and_arrays_agree(question, family):
     assert arrays(it) == ints(it)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(questions(), st.sampled_from(FAMILIES))
 def test_ints_and_sympy_agree(question, family):
     it = figures(pointed(question), family)
@@ -285,7 +297,7 @@ def huge_questions(draw: Any) -> tuple[ModelConfig, str, PlanSettings]:
         seq_len=2 ** draw(st.integers(10, 30)),
         sp=2 ** draw(st.integers(0, 4)),
         micro_batch=2 ** draw(st.integers(0, 16)),
-        layers=10 ** draw(st.integers(0, 5)),
+        layers=10 ** draw(st.integers(0, 3)),
         scope="attention",
     )
     return ModelConfig(name="huge", title="huge", dims=dims), draw(st.sampled_from(sorted(FORMS))), asked
@@ -325,14 +337,11 @@ def attempt(point: Point, layers: int) -> Figures | None:
 def test_arrays_are_exact_or_refuse(question):
     point = resolve(*question)
     run = timeline(point.key)
-    values = {name: np.array([value], dtype=np.int64) for name, value in point.values.items()}
-    for name, polynomial in polynomials(run).items():
-        exact = polynomial.at(point.values)
-        try:
-            assert np.all(evaluate.arrays(polynomial, values) == exact), name
-            assert abs(exact) < FENCE
-        except FenceError:
-            assert exact >= FENCE // 4  # wire has a negative term, so its reach is more than its value
+    named = polynomials(run)
+    for name, found in zip(named, rows(list(named.values()), point.values), strict=True):
+        exact = named[name].at(point.values)
+        assert (found >= FENCE) == (exact >= FENCE), name
+        assert found == exact or exact >= FENCE, name
 
 
 def test_the_fence_stands_at_2_to_the_53():
@@ -345,8 +354,7 @@ def test_the_fence_stands_at_2_to_the_53():
     allowed = mla_cost.plan(seq_len=2**25, **at)["explicit"].memory
     assert allowed.saved_bytes is not None
     assert allowed.saved_bytes > 2 * 2**50
-    with pytest.raises(FenceError):
-        evaluate.arrays(evaluate.saved(timeline(_key())), {**_ones(), "s": np.array([2**26])})
+    assert rows([evaluate.saved(timeline(_key()))], {**_ones(), "s": 2**26})[0] >= FENCE
 
 
 def _key() -> Any:

@@ -6,15 +6,23 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
+from mla_cost.declared.layers import LAYERS
+from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.language import rules
 from mla_cost.language.dims import SYMBOLS, Facts
+from mla_cost.language.ops import spelled
 from mla_cost.language.program import (
     Block,
+    DeclarationError,
     Drop,
     Exchange,
     Form,
@@ -37,7 +45,17 @@ SETTINGS = Key("explicit", "ulysses", "eager", Facts(), "bf16").settings()
 
 def one_line(line: str) -> Statement:
     """The only statement of a piece."""
-    return parse(f"piece(x):\n    {line}\n")["piece"].body[0]
+    return bare(parse(f"piece(x):\n    {line}\n")["piece"].body)[0]
+
+
+def bare(block: Block) -> Block:
+    """The statements without the lines that they were read from."""
+    return tuple(
+        statement._replace(then=bare(statement.then), otherwise=bare(statement.otherwise), line="")
+        if isinstance(statement, If)
+        else statement._replace(line="")
+        for statement in block
+    )
 
 
 # ---- what parses
@@ -49,6 +67,10 @@ def one_line(line: str) -> Statement:
         (
             "q = linear x, W_q[n k+r h]",
             Op((Result("q", None),), "linear", (), ("x", Parameter("W_q", ("n", "k+r", "h")))),
+        ),
+        (
+            "kv[S b n k+v] = linear latent, w",
+            Op((Result("kv", "k+v", ("S", "b", "n", "k+v")),), "linear", (), ("latent", "w")),
         ),
         ("k_nope[k], value[v] = split kv", Op((Result("k_nope", "k"), Result("value", "v")), "split", (), ("kv",))),
         ('s = einsum "sbnd,tbd->bnst" q, key', Op((Result("s", None),), "einsum", ("sbnd,tbd->bnst",), ("q", "key"))),
@@ -75,7 +97,7 @@ piece(x):
         if v_layout == view
             return x
 """
-    (outer,) = parse(text)["piece"].body
+    (outer,) = bare(parse(text)["piece"].body)
     assert isinstance(outer, If)
     assert (outer.name, outer.value, outer.negated) == ("r", None, False)
     (inner,) = outer.then
@@ -85,7 +107,7 @@ piece(x):
 
 def test_pieces_have_names_and_parameters():
     pieces = parse("first(q, key):\n    return q\n\n# a remark\nsecond():\n    drop q\n")
-    assert pieces == {
+    assert {name: piece._replace(body=bare(piece.body)) for name, piece in pieces.items()} == {
         "first": Piece("first", ("q", "key"), (Return(("q",)),)),
         "second": Piece("second", (), (Drop(("q",)),)),
     }
@@ -98,11 +120,11 @@ def test_pieces_have_names_and_parameters():
     ("line", "words"),
     [
         ("linear x, W", "expected `results = op \"words\" arguments`, read 'linear x, W'"),
-        ('s = einsum "sbnd,tbd->bnst q, key', "expected a name or `W[dims]`, read '\"sbnd'"),
-        ("k-nope = split kv", "expected `name` or `name[dim]`, read 'k-nope'"),
-        ("k_nope[k, value = split kv", "expected `name` or `name[dim]`, read 'k_nope[k'"),
-        ("y = linear x, W[d_q h", "expected a name or `W[dims]`, read 'W[d_q h'"),
-        ("y = linear x z, W[d_q h]", "expected a name or `W[dims]`, read 'x z'"),
+        ('s = einsum "sbnd,tbd->bnst q, key', "expected a name, `W[dims]` or `W[dims]:dtype`, read '\"sbnd'"),
+        ("k-nope = split kv", "expected `name` or `name[dims]`, read 'k-nope'"),
+        ("k_nope[k, value = split kv", "expected `name` or `name[dims]`, read 'k_nope[k'"),
+        ("y = linear x, W[d_q h", "expected a name, `W[dims]` or `W[dims]:dtype`, read 'W[d_q h'"),
+        ("y = linear x z, W[d_q h]", "expected a name, `W[dims]` or `W[dims]:dtype`, read 'x z'"),
         ("else", "read 'else'"),
         ("if r is 0", "expected `if fact`, `if not fact` or `if setting == value`, read 'if r is 0'"),
         ("if r == ", "read 'if r =='"),
@@ -110,13 +132,13 @@ def test_pieces_have_names_and_parameters():
     ],
 )
 def test_a_line_that_does_not_parse_is_quoted(line, words):
-    with pytest.raises(ProgramError, match=re.escape(words)):
+    with pytest.raises(DeclarationError, match=re.escape(words)):
         one_line(line)
 
 
 @pytest.mark.parametrize("heading", ["forward(x)", "forward x:", "for ward(x):", "return x"])
 def test_a_heading_that_does_not_parse_is_quoted(heading):
-    with pytest.raises(ProgramError, match=re.escape(f"expected `name(arguments):`, read {heading!r}")):
+    with pytest.raises(DeclarationError, match=re.escape(f"expected `name(arguments):`, read {heading!r}")):
         parse(f"{heading}\n    return x\n")
 
 
@@ -161,7 +183,8 @@ def _unknown(statement: Statement, bound: set[str], ops: set[str]) -> set[str]:
         return set() if statement.name in known else {f"if {statement.name}"}
     if isinstance(statement, Op):
         read = {argument for argument in statement.arguments if isinstance(argument, str)}
-        missing = ({statement.name} - ops) | (read - bound)
+        names = {statement.name, *(spelled(statement.name, word) for word in statement.words[:1])}
+        missing = (set() if names & ops else names) | (read - bound)
         bound |= {result.name for result in statement.results}
         return missing
     return set(statement.names) - bound
@@ -193,7 +216,25 @@ def test_each_scheme_moves_points_that_some_form_has(name):
     points = frozenset().union(*(form_of(form).points for form in FORMS))
     assert set(scheme.moves) <= points
     assert set(scheme.moves.values()) <= set(RULES)
+    assert not scheme.attends or scheme.attends in RULES
     assert scheme.source
+
+
+def values(annotation: object) -> set[object]:
+    """The values of a literal type, or of one that may be None as well."""
+    return {value for part in get_args(annotation) for value in (values(part) or {part})}
+
+
+def test_each_condition_asks_for_a_value_that_its_setting_has():
+    texts = [form_of(name).pieces for name in FORMS] + [layer.pieces for layer in LAYERS.values()]
+    texts += [profile.pieces(layer) for profile in PROFILES.values() for layer in profile.texts]
+    blocks = [piece.body for pieces in texts for piece in pieces.values()]
+    blocks += [piece.body for _, piece in kernel_pieces()]
+    asked = {(it.name, it.value) for block in blocks for it in statements(block) if isinstance(it, If) and it.value}
+    allowed = {name: values(field.annotation) for name, field in PlanSettings.model_fields.items()}
+    wrong = {(name, value) for name, value in asked if allowed.get(name) and value not in allowed[name]}
+    assert not wrong
+    assert {name for name, _ in asked} <= SETTINGS.keys()
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -207,8 +248,10 @@ def test_each_parameter_has_dims_that_are_symbols(name):
 
 def test_the_table_of_ops_is_complete_whoever_asks_first_and_a_block_does_not_load_it():
     """In processes of their own: in this one another test may have filled the table."""
-    asked = "from mla_cost.language.rules import RULES; from mla_cost.language.rules.layer_ops import LAYER_RULES as L"
-    loaded = "import sys; from mla_cost.language.rules import rule; rule('linear')"
-    block = f"{loaded}; assert 'mla_cost.language.rules.layer_ops' not in sys.modules"
-    for script in (f"{asked}; assert set(L) < set(RULES), set(L) - set(RULES)", block):
+    files = sorted(path.stem for path in Path(rules.__file__).parent.rglob("[!_]*.py") if "@op(" in path.read_text())
+    names = "{it.function.__module__.rpartition('.')[2] for it in RULES.values()}"
+    asked = f"from mla_cost.language.rules import RULES; found = {names}; assert found == set({files}), found"
+    loaded = "import sys; from mla_cost.language.rules import rule; [rule('linear'), rule('einsum', ('sbd,tbd->bst',))]"
+    block = f"{loaded}; assert 'mla_cost.language.rules.vocabulary' not in sys.modules"
+    for script in (asked, block):
         subprocess.run([sys.executable, "-c", script], check=True)

@@ -13,8 +13,10 @@ import pytest
 
 import mla_cost
 from mla_cost.cli import main
+from mla_cost.cli.options import offered
 from mla_cost.errors import InputError
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.table import TABLE, Setting
 from mla_cost.results import Result
 
 VALUES: dict[str, list[Any]] = {
@@ -34,6 +36,7 @@ VALUES: dict[str, list[Any]] = {
     "first_layers": [10],
     "last_layers": [10],
     "pipeline_layout": ["Et*13|t*14L"],
+    "schedule": ["gpipe"],
     "stage": [1],
     "sharding": ["ddp", "zero1", "zero2"],
     "gradient_dtype": ["bf16"],
@@ -159,28 +162,41 @@ def test_a_padding_that_no_fused_kernel_trains_with_leaves_eager():
 # ---- commands
 
 LITE = ["--model", "deepseek-v2-lite", "--device", "h100-80gb", "--form", "explicit"]
-BOTH = {
-    "plan": ["plan", *LITE],
-    "sweep": ["sweep", *LITE, "--over", "seq_len=4096,8192"],
-    "terms": ["plan", *LITE, "--explain-term", "allocated"],
-    "fit": ["fit", *LITE, "--max-seq-len", "65536"],
+BLOCKS = ["--scope", "attention"]
+FEW = ["--devices", "8", "--global-batch", "8", "--seq-len", "4k", "--tp", "1", "--sp", "1", "--pp", "1,2"]
+PLAN = {"attention": ["plan", *LITE, *BLOCKS], "model": ["plan", *LITE]}
+# command, the scope whose plan ends alike ("": it looks for degrees of its own, or prices none), one of how many
+# settings is walked: what takes seconds a call is sampled
+COMMANDS: dict[str, tuple[list[str], str, int]] = {
+    "sweep": (["sweep", *LITE, "--over", "micro_batch=1,2"], "model", 1),
+    "sweep, blocks": (["sweep", *LITE, *BLOCKS, "--over", "micro_batch=1,2"], "attention", 1),
+    "terms": ([*PLAN["model"], "--explain-term", "required"], "model", 1),
+    "terms, blocks": ([*PLAN["attention"], "--explain-term", "allocated"], "attention", 1),
+    "fit": (["fit", *LITE, "--max-seq-len", "16k"], "", 1),
+    "fit, blocks": (["fit", *LITE, *BLOCKS, "--max-seq-len", "16k"], "", 1),
+    "search": (["search", *LITE, *FEW, "--micro-batch", "1"], "", 1),
+    "explain": (["explain", "explicit", "--model", "deepseek-v2-lite"], "", 1),
+    "levers": ([*PLAN["model"], "--levers"], "model", 15),
+    "levers, blocks": ([*PLAN["attention"], "--levers"], "attention", 5),
+    "plot": ([*PLAN["model"], "--plot", "FILE"], "model", 9),
+    "plot, blocks": ([*PLAN["attention"], "--plot", "FILE"], "attention", 5),
 }
-COMMANDS = {
-    **{name: (command, "model") for name, command in BOTH.items() if name != "terms"},
-    "terms": (["plan", *LITE, "--explain-term", "required"], "model"),
-    **{f"{name}, a block": ([*command, "--scope", "attention"], "attention") for name, command in BOTH.items()},
-    "levers, a block": (["plan", *LITE, "--scope", "attention", "--levers"], "attention"),
-    "explain": (["explain", "explicit", "--model", "deepseek-v2-lite"], ""),
-}
-ASSIGNED = [
-    *("scheme=kv-gather", "kernel=auto", "kernel=flash", "micro_batch=2", "tp=2", "pp=2", "ep=2", "first_layers=13"),
-    *("sharding=zero2", "layers=2", "value_padding=qk", "mask=tensor", "remat=mlp", "dispatcher=deepep"),
-    *("cross_entropy=chunked", "reserve.runtime context=1GiB", "dims.v_head_dim=64", "facts.num_experts_per_token=4"),
-]
+WALKED = [row for row in TABLE.values() if row.name not in ASKED]
+
+
+def words(command: str, row: Setting) -> list[str]:
+    """The setting with its row's example, by its flag where the command has one, else by --set."""
+    example = row.example.strip("'")
+    if row.kind == "mapping":
+        return ["--set", example]
+    if row not in offered(command):
+        head = f"{row.name}." if row.kind == "entries" else f"{row.name}="
+        return ["--set", f"{head}{example or 'false'}"]
+    return [f"--no-{row.name}"] if row.kind == "switch" else [row.flags[0], example]
 
 
 def ended(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> int:
-    """The exit code; nothing but InputError's one line is complained of."""
+    """The exit code; nothing but InputError's one line is complained of, beside where a picture went."""
     with pytest.raises(SystemExit) as ending:
         main(arguments)
     err = capsys.readouterr().err
@@ -192,16 +208,35 @@ def ended(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> int:
 PLANNED: dict[tuple[str, str], int] = {}  # exit codes of plan
 
 
+def planned_code(capsys: pytest.CaptureFixture[str], scope: str, row: Setting) -> int:
+    if (scope, row.name) not in PLANNED:
+        PLANNED[scope, row.name] = ended(capsys, [*PLAN[scope], *words("plan", row)])
+    return PLANNED[scope, row.name]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_takes_what_plan_takes(capsys, name):
-    command, scope = COMMANDS[name]
-    for assigned in ASSIGNED:
-        code = ended(capsys, [*command, "--set", assigned])
-        if scope and (scope, assigned) not in PLANNED:
-            PLANNED[scope, assigned] = ended(capsys, [*BOTH["plan"], "--scope", scope, "--set", assigned])
-        planned = PLANNED.get((scope, assigned), 2)
-        searches = name in {"fit", "explain"}  # fit looks for degrees of its own where these are refused
-        assert (assigned, code) in {(assigned, planned), (assigned, 0 if searches else planned)}
+def test_every_command_takes_every_setting_as_plan_does(capsys, tmp_path, name):
+    command, scope, one_of = COMMANDS[name]
+    command = [str(tmp_path / "picture.svg") if word == "FILE" else word for word in command]
+    found, wanted = {}, {}
+    for row in WALKED[::one_of]:
+        found[row.name] = ended(capsys, [*command, *words(command[0], row)])
+        wanted[row.name] = planned_code(capsys, scope, row) if scope else found[row.name]
+    assert found == wanted
+    assert {*found.values()} <= {0, 2}
+
+
+def test_a_search_refuses_what_follows_and_goes_over_what_is_set(capsys):
+    search, _, _ = COMMANDS["search"]
+    assert ended(capsys, [*search, "--set", "dp=8"]) == 2
+    without = [word for pair in zip(search[1::2], search[2::2], strict=True) if pair[0] != "--tp" for word in pair]
+    said = []
+    for asked in (["--tp", "2"], ["--set", "tp=2"]):
+        with pytest.raises(SystemExit):
+            main(["search", *without, *asked, "--format", "csv"])
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert said[0].count("\n") > 1
 
 
 @pytest.mark.parametrize("scope", ["attention", "model"])

@@ -17,7 +17,8 @@ from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
 from mla_cost.inputs.catalog import model
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import even_layout, parse_layout
+from mla_cost.mesh.layout_string import parse_layout
+from mla_cost.mesh.placement import even_layout
 from mla_cost.pricing import what_ifs
 from mla_cost.results import Lever, Result, Verdict
 

@@ -10,7 +10,7 @@ import mla_cost
 from mla_cost.cli import main
 from mla_cost.inputs import catalog
 from mla_cost.inputs.config import ReserveItem
-from mla_cost.mesh.parallel import Parallel, sends_to
+from mla_cost.mesh.degrees import Parallel, sends_to
 from mla_cost.results import Verdict
 
 MIB = 2**20

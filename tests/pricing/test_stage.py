@@ -7,9 +7,11 @@ from typing import Any, cast
 import pytest
 
 import mla_cost
+from mla_cost.declared.schedules import SCHEDULES
 from mla_cost.language.evaluate import Moment
-from mla_cost.mesh.parallel import Parallel
-from mla_cost.pricing.stage import ChunkCost, Part, activations
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.schedule import passes
+from mla_cost.pricing.stage import ChunkCost, Part, activations, during
 from mla_cost.results import columns
 
 TWO = Parallel(pp=2, virtual_stages=2, micro_batches=2)
@@ -56,3 +58,13 @@ def test_rows_of_plans_tell_scope_and_profile():
     asked: Any = {"model": "deepseek-v3", "device": "h100-80gb", "form": ("explicit",), "sp": 1, "scope": "model"}
     [row] = columns.plan_rows(mla_cost.plan(**asked, profile="megatron"))
     assert (row["scope"], row["profile"], row["status"]) == ("model", "megatron", "oom")
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("stage", range(3))
+def test_the_worst_event_is_that_of_every_pass_walked(name: str, stage: int) -> None:
+    chunks = [chunk(10, 12, 100), chunk(50, 60, 55)][: 2 if name == "interleaved" else 1]
+    for m in (3, 6, 30):
+        parallel = Parallel(pp=3, virtual_stages=len(chunks), micro_batches=m, schedule=SCHEDULES[name])
+        every = [during(at, chunks) for at in passes(parallel, stage)]
+        assert activations(parallel, stage, chunks).bytes == max(event.bytes for event in every)

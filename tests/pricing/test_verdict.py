@@ -385,3 +385,12 @@ def test_the_windows_of_the_issue(form):
 def test_the_ratio_of_the_issue(seq_len, sp):
     both = {form: result(form=form, seq_len=seq_len, sp=sp).memory.allocated_peak_bytes or 0 for form in TRIPLE}
     assert 1.15 <= both["absorbed"] / both["explicit"] <= 1.36
+
+
+@pytest.mark.parametrize("width", [32, 64, 128, 192])
+def test_auto_is_never_a_kernel_without_a_program(width):
+    """Narrow latents are within the widths of kernels that take no shared key: auto passes these over."""
+    told = mla_cost.plan(device="a100-80gb", form="all", scope="attention", seq_len=4096, dims={"kv_lora_rank": width})
+    for result in told.results:
+        assert result.verdict is not None
+        assert result.verdict.status not in {"illegal", "unsupported"}, (result.form, result.verdict.reason)

@@ -19,7 +19,7 @@ from mla_cost.declared.kernels import KERNELS
 from mla_cost.inputs.catalog import model as catalogued
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import account_of
-from mla_cost.language.program import FusedShape
+from mla_cost.language.fused_workspace import CALL
 from mla_cost.pricing.block import evaluation
 from mla_cost.pricing.compile import timeline
 from mla_cost.pricing.resolve import Illegal, resolve
@@ -108,9 +108,8 @@ def test_needs_never_fall_with_the_length():
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda kernel: kernel.name)
 def test_workspaces_never_fall_with_the_length(kernel):
     for heads, widths in product((1, 16, 128), ((192, 128), (192, 192), (576, 512))):
-        amounts = [
-            kernel.workspace(FusedShape(1, heads, heads, tokens, tokens, *widths)) for tokens in range(1, 9000, 7)
-        ]
+        calls = ((1, heads, heads, tokens, tokens, *widths) for tokens in range(1, 9000, 7))
+        amounts = [kernel.workspace.at(dict(zip(CALL, call, strict=True))) for call in calls]
         assert all(before <= after for before, after in pairwise(amounts))
 
 

@@ -25,7 +25,7 @@ from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs import catalog
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.recompute import POLICIES
-from mla_cost.pricing import whole_model
+from mla_cost.pricing import stage_work
 from mla_cost.studies.search import Candidate, Found, pool
 from mla_cost.studies.search.options import CHOICES, DEGREES, Question
 from mla_cost.studies.search.order import Table, each
@@ -101,9 +101,9 @@ def planned(model: str, device: str = DEVICE, **asked: Any) -> Figures | None:
     if verdict.required_bytes is None or verdict.usable_bytes is None:
         return None
     settings = PlanSettings(scope="model", **{**asked, "form": (row.form,)})
-    most = whole_model.busiest(catalog.model(model), catalog.device(device), row.form, settings)
+    most = stage_work.most_of_stages(catalog.model(model), catalog.device(device), row.form, settings)
     listed = sum(collective.wire_bytes for collective in row.communication.collectives)
-    return Figures(verdict.status, verdict.required_bytes, *most, verdict.usable_bytes, listed)
+    return Figures(verdict.status, verdict.required_bytes, most.wire_bytes, most.executed, verdict.usable_bytes, listed)
 
 
 def own(found: Candidate) -> tuple[Any, ...]:
@@ -160,7 +160,7 @@ def test_places_are_those_of_rules_typed_here(tiny, case):
     own = {"max_tp": case.max_tp, "max_micro_batch": case.max_micro_batch}
     asked = question(tiny, *case[:3], virtual_stages=case.chunks, etp=case.etp, **own)
     tally = Tally()
-    found = [(*place[:7], *place[8:]) for place in places(asked, tally)]
+    found = [(*place[:7], *place[8:10]) for place in places(asked, tally)]
     assert len(set(found)) == len(found)
     assert set(found) == set(legal(case))
     layouts = {(tp, sp, pp, ep, dp) for tp, sp, pp, ep, _, dp, *_ in found}
@@ -216,10 +216,10 @@ def brute(model: str, devices: int, batch: int, seq_len: int, **asked: Any) -> d
         for (form, scheme), sharding, remat in product(schemes, FEW["sharding"], FEW["remat"]):
             if sharding == "zero2" and place.pp > 1:
                 continue
-            given = {**place._asdict(), "form": form, "scheme": scheme, "sharding": sharding, "remat": remat}
+            given = {**place.stated, "form": form, "scheme": scheme, "sharding": sharding, "remat": remat}
             row = planned(model, seq_len=seq_len, kernel="auto", **given, **asked)
             if row is not None:
-                found[form, scheme, *place, sharding, remat] = row
+                found[form, scheme, *place.stated.values(), sharding, remat] = row
     return found
 
 

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import strategies as st
 
 import mla_cost
-from mla_cost.batch import codes, matrices
+from mla_cost.batch import codes, matrices, programs
+from mla_cost.batch.blocks import Asked, compiled
 from mla_cost.batch.matrices import fold
 from mla_cost.cli import main
 from mla_cost.language.evaluate import FENCE
 from mla_cost.results.columns import plan_rows
 from mla_cost.studies.sweep import price
 from mla_cost.studies.sweep.attention import Attention
-from mla_cost.studies.sweep.moments import rows
 from mla_cost.studies.sweep.output import save
 
 DEVICES = ("910b-64gb", "a100-80gb", "h100-80gb", "mi300x")
@@ -186,17 +186,17 @@ def test_moments_are_dropped_only_where_others_reach_them():
     from mla_cost.pricing.resolve import resolve
 
     point = resolve(catalog.model("deepseek-v3"), "absorbed", PlanSettings())
-    program = rows(point.key, (frozenset(),), False)
+    program = compiled(Asked(point.key, (frozenset(),), stacked=False))
     values = fixed_values()
     full = np.array([np.prod([values[s] for s in m] or [1.0]) for m in program.monomials])
-    folded = fold(*program, values)
+    folded = fold(program.monomials, program.parts, values)
     assert folded.monomials == ((),)
     assert folded.matrix[folded.spans[1]].max() == (program.parts[1].matrix @ full).max()
 
 
 def test_a_disagreement_is_an_error(monkeypatch):
     top = matrices.top
-    monkeypatch.setattr(matrices, "top", lambda moments: top(moments) + 2)
+    monkeypatch.setattr(programs, "top", lambda moments: top(moments) + 2)
     with pytest.raises(ArithmeticError, match="plan"):
         sweep(over={"seq_len": [4096]}, **BASE).to_numpy()
 
@@ -542,3 +542,15 @@ def test_numpy_is_imported_by_sweeps_alone():
         "assert 'numpy' not in sys.modules; mla_cost.sweep(over={'sp': [8]}); assert 'numpy' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_kernel_auto_follows_every_width_of_a_head():
+    """An absorbed head is as wide as the latent, and no kernel trains one that is no multiple of 8."""
+    asked: dict[str, Any] = {"model": "deepseek-v2-lite", "device": "h100-80gb", "form": "absorbed", "sp": 2}
+    asked["scope"] = "attention"
+    ranks = [512, 500, 64, 36]
+    study = mla_cost.sweep(**asked, kernel="auto", over={"dims.kv_lora_rank": ranks, "seq_len": [2048]})
+    for rank, row in zip(ranks, map(study.row, range(len(study))), strict=True):
+        (planned,) = mla_cost.plan(**asked, kernel="auto", seq_len=2048, dims={"kv_lora_rank": rank}).results
+        assert (row["kernel"], row["allocated_peak_bytes"]) == (planned.kernel, planned.memory.allocated_peak_bytes)
+    assert [study.row(at)["kernel"] for at in range(4)] == ["mem-efficient", "eager", "mem-efficient", "eager"]

@@ -117,16 +117,16 @@ def keeps_nothing(name: str) -> Callable[[Patch], None]:
 
 
 def one_way(patch: Patch) -> None:
-    """heads_out goes there, and its gradient never comes back: the transposed exchange is forgotten."""
+    """sequence_to_heads goes there, and its gradient never comes back: the transposed exchange is forgotten."""
     exchange = module("exchange")
 
     def back(machine: Machine, label: str, tensor: Tensor) -> Tensor:
         return machine.new(label, ("s", tensor.dims[1], "n", tensor.dims[3]))
 
     def broken(call: Call, given: list[Tensor]) -> list[Tensor]:
-        return [exchange._with_transpose(call.machine, call.label, given[0], exchange._heads_out, back)]
+        return [exchange._with_transpose(call.machine, call.label, given[0], exchange._sequence_to_heads, back)]
 
-    patch.setitem(RULES, "heads_out", broken)
+    patch.setitem(RULES, "sequence_to_heads", broken)
 
 
 def unrotated(patch: Patch) -> None:
@@ -199,7 +199,9 @@ MUTATIONS = {
     ),
     "a local lives on": Mutation(rekerneled("    drop raw_scores\n", "", *EAGER), "timeline"),
     "a query is not rebound": Mutation(reworded("        drop q_latent\n", "", "explicit", "absorbed"), "timeline"),
-    "a weight has another dim": Mutation(reworded("W_o[h n v]", "W_o[d_c n v]", "explicit"), "parameters"),
+    "a weight has another dim": Mutation(
+        reworded("y[S b h] = linear o, W_o[h n v]", "y = linear o, W_o[d_c n v]", "explicit"), "parameters"
+    ),
     "parts are split in the wrong order": Mutation(
         reworded("k_nope[k], value[v] = split kv", "value[k], k_nope[v] = split kv", "explicit"), "program"
     ),
@@ -213,9 +215,9 @@ MUTATIONS = {
         reworded("exchange latent key", "exchange latent latent", "absorbed"), "collectives"
     ),
     "a tensor is never sent": Mutation(reworded("    exchange value value\n", "", "explicit"), "program"),
-    "the value is gathered": Mutation(rescheduled("kv-gather", value="heads_out"), "program"),
-    "the output stays head-sharded": Mutation(rescheduled("latent-gather", output=None), "collectives"),
-    "keys are gathered in place of heads_out": Mutation(
+    "the value is gathered": Mutation(rescheduled("kv-gather", value="sequence_to_heads"), "program"),
+    "the output stays head-sharded": Mutation(rescheduled("latent-gather", output=None), "program"),
+    "keys are gathered in place of sequence_to_heads": Mutation(
         rescheduled("ulysses", key="gather", value="gather"), "program"
     ),
     "a scheme forgets a condition": Mutation(unrequired, "refusals"),

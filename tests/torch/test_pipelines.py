@@ -67,6 +67,12 @@ def test_deepseek_v3_widths(parts: Parts, remat: str) -> None:
     assert disagreements(Pipeline(replace(V3, remat=remat), parts, 2, 4)) == []
 
 
+@pytest.mark.parametrize("change", [{}, {"remat": "full"}, {"form": "laga", "sp": 2, "remat": "core_attn"}], ids=str)
+def test_gpipe_keeps_every_micro_batch(change: dict[str, object]) -> None:
+    parts = (("embedding", "dense"), ("dense",), ("moe", "head"))
+    assert disagreements(Pipeline(replace(TINY, **change), parts, 3, 5, "gpipe")) == []  # type: ignore[arg-type]
+
+
 def test_three_stages_interleaved_three_times() -> None:
     parts = (("embedding", "dense"), *[("dense",)] * 7, ("head",))
     assert disagreements(Pipeline(TINY, parts, 3, 6)) == []

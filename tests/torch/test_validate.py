@@ -62,6 +62,16 @@ def test_the_default_grid_holds_what_was_promised() -> None:
     assert set(cells.fake_cells("quick")) < set(default)
 
 
+def test_the_default_grid_shows_every_two_values_that_the_full_one_has_together() -> None:
+    every = {pair for group in cells.groups() for spec in group for pair in cells.pairs_of(spec)}
+    assert every == {pair for spec in cells.fake_cells("default") for pair in cells.pairs_of(spec)}
+    assert {(s.form, s.scheme, s.kernel) for group in cells.groups() for s in group} == {
+        (s.form, s.scheme, s.kernel) for s in cells.fake_cells("default")
+    }
+    allocated = {pair for spec in cells.allocator_cells("full") for pair in cells.pairs_of(spec)}
+    assert allocated == {pair for spec in cells.allocator_cells("default") for pair in cells.pairs_of(spec)}
+
+
 def test_the_full_grid_is_a_cross_product() -> None:
     crossed = list(cells._crossed())
     for form, scheme in cells.pairings():

@@ -46,7 +46,7 @@ def test_a_policy_is_told_once_and_in_one_order(plan, typed):
     ("line", "said"),
     [
         ("moonlight-8-h100 --form explicit", "oom: 19.2 GiB short"),
-        ("moonlight-8-h100 --form explicit --remat moe", "fits, 8.5 GiB left"),
+        ("moonlight-8-h100 --form explicit --remat moe --device h200-141gb", "fits, 66.1 GiB left"),
         ("deepseek-v3-2048-h800 --form explicit --stage 15 --remat full", "fits, "),
         ("moonlight-8-h100 --form explicit --profile megatron --pp 3 --dp 8 --micro-batches 6", "fits, "),
     ],

@@ -10,43 +10,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mla_cost
+from mla_cost.declared.shardings import SHARDINGS
 from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
+from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import Chunk, Parallel, problems, stages
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.legality import problems
+from mla_cost.mesh.placement import Chunk, stages
 from mla_cost.pricing.stage import Place, Segments, as_allocated
+from mla_cost.pricing.stage_weights import Asked, RankWeights
 from mla_cost.pricing.whole_model import parallel_of, state_settings
+from mla_cost.weights.held import Flat, RankParameters, padded_vocabulary
 from mla_cost.weights.parameters import parameters
-from mla_cost.weights.states import (
-    RankParameters,
-    Sharding,
-    StateSettings,
-    bucket_bytes,
-    padded_elements,
-    padded_vocabulary,
-    rank_parameters,
-    rank_weights,
-    shape_of,
-    shard_elements,
-    states,
-    step_collectives,
-)
+from mla_cost.weights.sent import step_collectives
+from mla_cost.weights.states import StateSettings, bucket_bytes, shape_of, states
 
 V3 = catalog.model("deepseek-v3")
 PROXY = V3.model_copy(
     update={"name": "proxy", "num_layers": 14, "num_mla_layers": 14, "num_routed_experts": 64, "vocab_size": 256_000}
 )
 GOLDEN = Parallel(tp=2, pp=4, ep=16, dp=8, micro_batches=64, layout="Et*2|(tt|)*5t|tmL")
-GOLDEN_SETTINGS = StateSettings(vocab_multiple=3232)
-SHARDINGS: tuple[Sharding, ...] = ("ddp", "distributed", "zero1", "zero2")
+
+
+def held_by(
+    model: ModelConfig,
+    parallel: Parallel,
+    chunks: tuple[Chunk, ...],
+    *,
+    profile: str = "megatron",
+    down_projections: str = "replicated",
+    vocab_multiple: int = 128,
+) -> RankParameters:
+    degrees = {"tp": parallel.tp, "ep": parallel.ep, "etp": parallel.etp, "vocab_multiple": vocab_multiple}
+    asked = Asked(form="explicit", profile=profile, down_projections=down_projections, dtype="bf16", **degrees)
+    return RankWeights(model, asked).parameters(chunks, parallel.pp)
 
 
 def golden(stage: int) -> RankParameters:
-    return rank_parameters(PROXY, GOLDEN, stages(GOLDEN, 14, 1)[stage], GOLDEN_SETTINGS)
+    return held_by(PROXY, GOLDEN, stages(GOLDEN, 14, 1)[stage], vocab_multiple=3232)
 
 
-def plain(dense: int, expert: int = 0, buffers: int = 0) -> RankParameters:
-    return RankParameters(dense, expert, tp_summed=0, shared=0, buffers=buffers)
+def plain(dense: int, expert: int = 0, buffers: int = 0, dtype: str = "bf16") -> RankParameters:
+    trained = (Flat("dense", dtype, dense), Flat("expert", dtype, expert))
+    return RankParameters(trained, untrained=(Flat("dense", "fp32", buffers),))
 
 
 def test_the_golden_runs_vocabulary_and_last_stage_written_out() -> None:
@@ -65,7 +72,7 @@ def test_the_golden_runs_vocabulary_and_last_stage_written_out() -> None:
 
 
 def test_the_golden_runs_moments_rise_as_measured() -> None:
-    moments = states(golden(3), GOLDEN, GOLDEN_SETTINGS).moment_bytes
+    moments = states(golden(3), GOLDEN).moment_bytes
     measured = 45_113_827_328 - 37_005_148_160
     assert moments == 8_036_380_672
     assert abs(moments - 8.06e9) < 0.005 * 8.06e9
@@ -73,7 +80,7 @@ def test_the_golden_runs_moments_rise_as_measured() -> None:
 
 
 def test_states_of_the_golden_run_lie_below_what_was_allocated() -> None:
-    held = states(golden(3), GOLDEN, GOLDEN_SETTINGS)
+    held = states(golden(3), GOLDEN)
     elements = golden(3).elements
     assert (held.weight_bytes, held.gradient_bytes) == (2 * elements, 4 * elements)
     assert held.master_bytes * 2 == held.moment_bytes
@@ -82,13 +89,13 @@ def test_states_of_the_golden_run_lie_below_what_was_allocated() -> None:
 
 def test_one_rank_holds_the_whole_model_and_the_usual_bytes_per_parameter() -> None:
     alone = Parallel()
-    held = rank_parameters(V3.model_copy(update={"num_mtp_layers": 0}), alone, stages(alone, 61)[0])
+    held = held_by(V3.model_copy(update={"num_mtp_layers": 0}), alone, stages(alone, 61)[0], vocab_multiple=1)
     biases = 58 * 256
     assert held.elements + held.buffers == parameters(V3).total
     assert (held.buffers, held.tp_summed, held.shared) == (biases, 0, 0)
     ddp = states(held, alone, StateSettings(sharding="ddp"))
     assert ddp.total == (2 + 4 + 4 + 8) * held.elements + 4 * biases
-    assert states(held, alone, StateSettings(sharding="ddp", gradient_bytes=2, moment_bytes=2)).total == (
+    assert states(held, alone, StateSettings(sharding="ddp", gradient_dtype="bf16", moment_dtype="bf16")).total == (
         (2 + 2 + 4 + 4) * held.elements + 4 * biases
     )
     assert step_collectives(held, alone) == ()
@@ -100,8 +107,8 @@ def test_stages_sum_to_the_model(name: str, pp: int) -> None:
     model = catalog.model(name)
     layers, mtp = model.num_layers or 0, model.num_mtp_layers or 0
     one, many = Parallel(), Parallel(pp=pp, first_layers=layers - 2 * (pp - 1))
-    whole = rank_parameters(model, one, stages(one, layers, mtp)[0])
-    parts = [rank_parameters(model, many, stage) for stage in stages(many, layers, mtp)]
+    whole = held_by(model, one, stages(one, layers, mtp)[0], profile="reference")
+    parts = [held_by(model, many, stage, profile="reference") for stage in stages(many, layers, mtp)]
     copies = parts[-1].shared
     assert sum(part.elements for part in parts) == whole.elements + copies
     assert copies == ((model.vocab_size or 0) + 127) // 128 * 128 * model.dims.hidden * bool(
@@ -112,16 +119,16 @@ def test_stages_sum_to_the_model(name: str, pp: int) -> None:
 @given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2]), st.booleans())
 def test_tp_ep_and_etp_shards_cover_the_model(tp: int, ep: int, etp: int, sharded: bool) -> None:
     model = catalog.model("deepseek-v2-lite")
-    settings = StateSettings(sharded_down=sharded)
+    down, other = ("sharded", "replicated") if sharded else ("replicated", "sharded")
     alone, split = Parallel(), Parallel(tp=tp, ep=ep, etp=etp, dp=16)
-    whole = rank_parameters(model, alone, stages(alone, 27)[0], settings)
-    held = rank_parameters(model, split, stages(split, 27)[0], settings)
+    whole = held_by(model, alone, stages(alone, 27)[0], profile="reference", down_projections=down)
+    held = held_by(model, split, stages(split, 27)[0], profile="reference", down_projections=down)
     assert held.expert * ep * etp == whole.expert
     on_every_rank = held.tp_summed if tp > 1 else 0
     assert (held.dense - on_every_rank) * tp + on_every_rank == whole.dense
-    down = 27 * 2048 * 576
-    both = rank_parameters(model, split, stages(split, 27)[0], StateSettings(sharded_down=not sharded))
-    assert abs(held.dense - both.dense) == down - down // tp
+    projections = 27 * 2048 * 576
+    both = held_by(model, split, stages(split, 27)[0], profile="reference", down_projections=other)
+    assert abs(held.dense - both.dense) == projections - projections // tp
 
 
 def one_stage(profile: str, tp: int) -> tuple[PlanSettings, RankParameters, tuple[Chunk, ...]]:
@@ -130,7 +137,7 @@ def one_stage(profile: str, tp: int) -> tuple[PlanSettings, RankParameters, tupl
     settings = PlanSettings.model_validate({**asked, "seq_len": 4096, "sp": 1, "tp": tp, "dp": 8})
     parallel = parallel_of(settings)
     chunks = stages(parallel, 61, 1)[0]
-    return settings, rank_parameters(V3, parallel, chunks, state_settings(settings)), chunks
+    return settings, held_by(V3, parallel, chunks, profile=profile), chunks
 
 
 @pytest.mark.parametrize(("tp", "more"), [(1, 0), (2, 51_380_224), (4, 77_070_336)])
@@ -155,16 +162,17 @@ def test_the_weights_of_a_module_are_those_of_its_program(profile: str, places: 
     settings, _, chunks = one_stage(profile, tp)
     segments = Segments(V3, "explicit", settings, as_allocated("cuda"))
     programs = sum(segments.of(Place(place)).at.parameter_bytes() // 2 for place in places)
-    held = [*rank_weights(V3, parallel_of(settings), chunks, state_settings(settings))]
+    held = [*RankWeights(V3, Asked.of("explicit", settings)).each(chunks, 1)]
     module = sum(item.elements for item in held if item.part == "mtp 0" and item.trained)
     ends = sum(item.elements for item in held if item.part == "ends")
     second_norm = 7168 if profile == "megatron" else 0  # its head is priced once for two
     assert programs == module + ends - second_norm
 
 
-@given(st.integers(0, 10**6), st.integers(1, 64), st.sampled_from(SHARDINGS))
-def test_shards_cover_with_less_padding_than_one_step(elements: int, group: int, sharding: Sharding) -> None:
-    shard, padded = shard_elements(elements, group, sharding), padded_elements(elements, group, sharding)
+@given(st.integers(0, 10**6), st.integers(1, 64), st.sampled_from(list(SHARDINGS)))
+def test_shards_cover_with_less_padding_than_one_step(elements: int, group: int, sharding: str) -> None:
+    found = states(plain(elements), Parallel(dp=group), StateSettings(sharding=sharding))
+    shard, padded = found.moment_bytes // 8, SHARDINGS[sharding].padded_elements(elements, group)
     assert shard * (1 if sharding == "ddp" else group) == padded >= elements
     assert padded - elements < max(lcm(group, 128), 2 * group)
 
@@ -185,19 +193,20 @@ def test_more_sharding_never_holds_more(dense: int, expert: int, dp: int, sp: in
 
 def test_padding_is_named() -> None:
     found = states(plain(1000), Parallel(dp=3), StateSettings(sharding="distributed"))
-    assert padded_elements(1000, 3, "distributed") == 1152
+    assert SHARDINGS["distributed"].padded_elements(1000, 3) == 1152
     by_name = {item.name: item for item in found.items if item.holder == "dense"}
     assert (by_name["weights"].bytes, by_name["weights"].padding_bytes) == (2 * 1152, 2 * 152)
     assert (by_name["moments"].bytes, by_name["moments"].padding_bytes) == (8 * 384, 8 * (384 - 334))
 
 
 def test_zero2_shards_gradients_and_is_refused_in_a_pipeline() -> None:
-    settings = StateSettings(sharding="zero2", gradient_bytes=2, bucket_elements=100)
+    settings = StateSettings(sharding="zero2", gradient_dtype="bf16")
+    bucket = 500_000_000
     found = states(plain(1024), Parallel(dp=4), settings)
     assert (found.weight_bytes, found.gradient_bytes, found.master_bytes) == (2048, 512, 1024)
-    assert bucket_bytes(settings) == 100 * 2
-    assert bucket_bytes(settings._replace(weight_bytes=4)) == 100 * 4
-    assert bucket_bytes(settings._replace(sharding="zero1")) == 100 * 2
+    assert bucket_bytes(settings) == bucket * 2
+    assert bucket_bytes(settings._replace(dtype="fp32")) == bucket * 4
+    assert bucket_bytes(settings._replace(sharding="zero1")) == bucket * 2
     assert (
         bucket_bytes(settings._replace(sharding="distributed")) == bucket_bytes(settings._replace(sharding="ddp")) == 0
     )
@@ -208,10 +217,14 @@ def test_zero2_shards_gradients_and_is_refused_in_a_pipeline() -> None:
 
 @pytest.mark.parametrize(
     ("gradient", "master", "made"),
-    [(2, 4, 4), (4, 4, 0), (2, 2, 0)],  # the fused Adam that keeps remainders reads bf16 gradients as they are
+    [
+        ("bf16", "fp32", 4),
+        ("fp32", "fp32", 0),
+        ("bf16", "int16", 0),
+    ],  # the fused Adam that keeps remainders reads bf16 gradients as they are
 )
-def test_the_step_casts_a_shard_of_bf16_gradients_for_fp32_weights(gradient: int, master: int, made: int) -> None:
-    settings = StateSettings(gradient_bytes=gradient, master_bytes=master)
+def test_the_step_casts_a_shard_of_bf16_gradients_for_fp32_weights(gradient: str, master: str, made: int) -> None:
+    settings = StateSettings(gradient_dtype=gradient, main_dtype=master)
     found = states(plain(1024, 512), Parallel(dp=4), settings)
     assert found.step_bytes == made * (1024 // 4 + 512 // 4)
     whole = states(plain(1024, 512), Parallel(dp=4), settings._replace(sharding="ddp"))
@@ -219,15 +232,16 @@ def test_the_step_casts_a_shard_of_bf16_gradients_for_fp32_weights(gradient: int
 
 
 @pytest.mark.parametrize(("sharding", "cloned"), [("ddp", 0), ("distributed", 0), ("zero1", 4), ("zero2", 4)])
-def test_fp32_weights_are_their_own_masters_but_zero_clones_them(sharding: Sharding, cloned: int) -> None:
+def test_fp32_weights_are_their_own_masters_but_zero_clones_them(sharding: str, cloned: int) -> None:
     whole, part = 1024, 1024 if sharding == "ddp" else 1024 // 4
     settings = state_settings(PlanSettings(dtype="fp32", sharding=sharding))
-    found = states(plain(1024), Parallel(dp=4), settings)
+    held = plain(1024, dtype="fp32")
+    found = states(held, Parallel(dp=4), settings)
     graded = part if sharding == "zero2" else whole
     assert (found.weight_bytes, found.gradient_bytes) == (4 * whole, 4 * graded)
     assert (found.master_bytes, found.moment_bytes) == (cloned * part, 8 * part)
-    assert states(plain(1024), Parallel(dp=4), settings._replace(gradient_bytes=2)).step_bytes == 4 * part
-    assert state_settings(PlanSettings(dtype="bf16", sharding=sharding)).master_bytes == 4
+    assert states(held, Parallel(dp=4), settings._replace(gradient_dtype="bf16")).step_bytes == 4 * part
+    assert state_settings(PlanSettings(dtype="bf16", sharding=sharding)).master_dtype("bf16") == "fp32"
 
 
 def test_collectives_of_the_step_written_out() -> None:
@@ -249,22 +263,22 @@ def test_collectives_of_the_step_written_out() -> None:
 # DeepSpeed at edaa7221, runtime/zero/stage_1_and_2.py:1443-1460 (all-reduce by default, config.py:119), 1738-1741 and
 # runtime/engine.py:2903-2914 (ZeRO-2 after every micro-batch, ZeRO-1 after the last)
 @pytest.mark.parametrize(
-    ("sharding", "gradient_bytes", "sp", "width", "calls"),
+    ("sharding", "gradient_dtype", "sp", "width", "calls"),
     [
-        ("zero1", 2, 1, 2, 1),  # the gradients themselves
-        ("zero1", 4, 1, 2, 1),  # BF16_Optimizer casts what it added up in fp32 (engine.py:3660-3664)
-        ("zero2", 2, 1, 2, 5),
-        ("zero2", 4, 1, 2, 5),  # each micro-batch's bf16 gradients; the shard is added up in fp32
-        ("zero1", 2, 2, 4, 1),  # a shared sequence: fp32 (stage_1_and_2.py:1843-1844)
-        ("zero1", 4, 2, 4, 1),  # seq_parallel_communication_data_type (engine.py:1857)
-        ("zero2", 4, 2, 4, 5),
+        ("zero1", "bf16", 1, 2, 1),  # the gradients themselves
+        ("zero1", "fp32", 1, 2, 1),  # BF16_Optimizer casts what it added up in fp32 (engine.py:3660-3664)
+        ("zero2", "bf16", 1, 2, 5),
+        ("zero2", "fp32", 1, 2, 5),  # each micro-batch's bf16 gradients; the shard is added up in fp32
+        ("zero1", "bf16", 2, 4, 1),  # a shared sequence: fp32 (stage_1_and_2.py:1843-1844)
+        ("zero1", "fp32", 2, 4, 1),  # seq_parallel_communication_data_type (engine.py:1857)
+        ("zero2", "fp32", 2, 4, 5),
     ],
 )
 def test_deepspeed_all_reduces_gradients_in_the_weights_dtype(
-    sharding: Sharding, gradient_bytes: int, sp: int, width: int, calls: int
+    sharding: str, gradient_dtype: str, sp: int, width: int, calls: int
 ) -> None:
     parallel = Parallel(sp=sp, dp=8 // sp, ep=2, micro_batches=5)
-    settings = StateSettings(sharding=sharding, gradient_bytes=gradient_bytes)
+    settings = StateSettings(sharding=sharding, gradient_dtype=gradient_dtype)
     sent = {(it.kind, it.axis): it for it in step_collectives(plain(1024, 512), parallel, settings)}
     assert set(sent) == {(kind, axis) for kind in ("all_reduce", "all_gather") for axis in ("dp x sp", "expert_dp")}
     assert sent["all_reduce", "dp x sp"][3:7] == (8, calls, 1024 * width, 2 * 7 * (1024 * width // 8))
@@ -275,16 +289,19 @@ def test_deepspeed_all_reduces_gradients_in_the_weights_dtype(
 
 def test_bf16_weights_that_zero1_adds_up_in_fp32_keep_both_gradients_in_no_bucket_and_reduce_the_padding_too() -> None:
     """runtime/bf16_optimizer.py:148-166 (flat weights and fp32 gradients of padded size), 69, 387 (bf16 ones stay)."""
-    settings = StateSettings(sharding="zero1", gradient_bytes=4)
+    settings = StateSettings(sharding="zero1", gradient_dtype="fp32")
     found = states(plain(1001), Parallel(dp=4), settings)
     assert (found.weight_bytes, found.gradient_bytes) == (2 * 1008, 4 * 1008 + 2 * 1001)
     assert bucket_bytes(settings) == 0
     (reduced, _) = step_collectives(plain(1001), Parallel(dp=4), settings)
     assert (reduced.kind, reduced.payload_bytes, reduced.wire_bytes) == ("all_reduce", 2 * 1008, 2 * 3 * 2 * 1008 // 4)
-    half = settings._replace(fp16=True)  # fp16 goes through the bucket instead, engine.py:1994-1997
-    assert states(plain(1001), Parallel(dp=4), half).gradient_bytes == 4 * 1001
+    half, held = (
+        settings._replace(dtype="fp16"),
+        plain(1001, dtype="fp16"),
+    )  # fp16 goes through the bucket instead, engine.py:1994-1997
+    assert states(held, Parallel(dp=4), half).gradient_bytes == 4 * 1001
     assert bucket_bytes(half) == 500_000_000 * 2
-    assert step_collectives(plain(1001), Parallel(dp=4), half)[0].payload_bytes == 2 * 1001
+    assert step_collectives(held, Parallel(dp=4), half)[0].payload_bytes == 2 * 1001
 
 
 def test_a_models_gradients_are_all_reduced_where_deepspeed_shards() -> None:
@@ -309,10 +326,10 @@ def test_a_models_gradients_are_all_reduced_where_deepspeed_shards() -> None:
 
 
 def test_an_embedding_copy_is_summed_over_its_two_stages() -> None:
-    found = {it.axis: it for it in step_collectives(golden(3), GOLDEN, GOLDEN_SETTINGS)}
+    found = {it.axis: it for it in step_collectives(golden(3), GOLDEN)}
     assert (found["pp"].group_size, found["pp"].payload_bytes) == (2, 258_560 // 2 * 7168 * 4)
     assert "expert_dp" not in found
-    assert all(it.axis != "pp" for it in step_collectives(golden(1), GOLDEN, GOLDEN_SETTINGS))
+    assert all(it.axis != "pp" for it in step_collectives(golden(1), GOLDEN))
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "kimi-k2", "deepseek-v2-lite", "longcat-flash-chat", "minicpm3-4b"])

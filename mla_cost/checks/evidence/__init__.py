@@ -64,10 +64,6 @@ def evidence(executor: bool = False) -> Evidence:
 
     executor: also run the forms on real ranks for the rows about numbers (needs torch, a quarter of a minute).
     Raises `mla_cost.errors.InputError`: a file that states what its source does not, or torch is missing.
-
-    >>> counts = evidence().counts
-    >>> counts["matches"] > counts["differs"]
-    True
     """
     sources = [load(name) for name in SOURCES]
     return Evidence(

@@ -18,7 +18,7 @@ all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_te
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-def _heads_out(x: Tensor, group: Group) -> Tensor:
+def _sequence_to_heads(x: Tensor, group: Group) -> Tensor:
     ranks = group.size()
     s, b, n, d = x.shape
     send = x.reshape(s, b, ranks, n // ranks, d).permute(2, 0, 1, 3, 4).contiguous()
@@ -27,7 +27,7 @@ def _heads_out(x: Tensor, group: Group) -> Tensor:
     return recv.view(ranks * s, b, n // ranks, d)
 
 
-def _heads_in(x: Tensor, group: Group) -> Tensor:
+def _heads_to_sequence(x: Tensor, group: Group) -> Tensor:
     ranks = group.size()
     sequence, b, heads, d = x.shape
     send = x.contiguous()
@@ -41,22 +41,22 @@ class _HeadsOut(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
         ctx.group = group
-        return _heads_out(x, group)
+        return _sequence_to_heads(x, group)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _heads_in(gradients[0], ctx.group), None
+        return _heads_to_sequence(gradients[0], ctx.group), None
 
 
 class _HeadsIn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
         ctx.group = group
-        return _heads_in(x, group)
+        return _heads_to_sequence(x, group)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _heads_out(gradients[0], ctx.group), None
+        return _sequence_to_heads(gradients[0], ctx.group), None
 
 
 class _Gather(torch.autograd.Function):
@@ -76,13 +76,13 @@ class _Gather(torch.autograd.Function):
         return out, None
 
 
-def heads_out(x: Tensor, group: Group) -> Tensor:
+def sequence_to_heads(x: Tensor, group: Group) -> Tensor:
     """All-to-all `[s b n d]` -> `[S b l d]`: from a slice of the sequence to a slice of the heads."""
     out: Tensor = _HeadsOut.apply(x, group)
     return out
 
 
-def heads_in(x: Tensor, group: Group) -> Tensor:
+def heads_to_sequence(x: Tensor, group: Group) -> Tensor:
     """All-to-all `[S b l d]` -> `[s b n d]`: back from a slice of the heads to a slice of the sequence."""
     out: Tensor = _HeadsIn.apply(x, group)
     return out

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mla_cost.checks.reference.exchange import Group, gather, heads_in, heads_out
+from mla_cost.checks.reference.exchange import Group, gather, heads_to_sequence, sequence_to_heads
 from mla_cost.checks.reference.kernels import make_kernel
 from mla_cost.checks.reference.norm import RMSNorm
 from mla_cost.checks.reference.remat import recomputed
@@ -137,15 +137,15 @@ class Ulysses(Explicit):
         """`[s b h]` -> `[s b h]`."""
         q = self.query(x)
         if self.group:
-            q = heads_out(q, self.group)
+            q = sequence_to_heads(q, self.group)
         c, k_rope = self.latent(x)
         key, value = self.keys_values(c, k_rope, self.kv_up.weight)
         if self.group:
-            key = heads_out(key, self.group)
-            value = heads_out(value, self.group)
+            key = sequence_to_heads(key, self.group)
+            value = sequence_to_heads(value, self.group)
         o = self.kernel(q, key, value)
         if self.group:
-            o = heads_in(o, self.group)
+            o = heads_to_sequence(o, self.group)
         return self.out_proj(o.flatten(2))
 
 
@@ -171,7 +171,7 @@ class Laga(Explicit):
         """`[s b h]` -> `[s b h]`."""
         q = self.query(x)
         if self.group:
-            q = heads_out(q, self.group)
+            q = sequence_to_heads(q, self.group)
         c, k_rope = self.latent(x)
         if self.group:
             shared = c if k_rope is None else torch.cat((c, k_rope.squeeze(2)), -1)
@@ -185,7 +185,7 @@ class Laga(Explicit):
         key, value = self.keys_values(c, k_rope, w)
         o = self.kernel(q, key, value)
         if self.group:
-            o = heads_in(o, self.group)
+            o = heads_to_sequence(o, self.group)
         return self.out_proj(o.flatten(2))
 
 
@@ -215,7 +215,7 @@ class Absorbed(Attention):
         dims = self.dims
         q = self.query(x)
         if self.group:
-            q = heads_out(q, self.group)
+            q = sequence_to_heads(q, self.group)
         c, k_rope = self.latent(x)
         key = c if k_rope is None else torch.cat((c, k_rope.squeeze(2)), -1)
         if self.group:
@@ -229,7 +229,7 @@ class Absorbed(Attention):
             o = self.kernel(q, key, key if k_rope is None else key[..., : dims.kv_lora_rank])
         o = torch.einsum("sbnc,nvc->sbnv", o, w_uv)
         if self.group:
-            o = heads_in(o, self.group)
+            o = heads_to_sequence(o, self.group)
         return self.out_proj(o.flatten(2))
 
 

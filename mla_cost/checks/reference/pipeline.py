@@ -22,6 +22,7 @@ from mla_cost.checks.reference.layer import ONE_RANK, Embedding, Head, Lookup, M
 from mla_cost.checks.reference.spec import DTYPES, REMAT, Spec
 from mla_cost.checks.reference.tp import Groups
 
+ORDERS = ("megatron", "gpipe")
 MTP = "mtp_"  # before the name of a layer: a multi-token-prediction module around such a layer
 
 
@@ -32,15 +33,19 @@ class Pipeline:
     layers  dims, degrees, kernel and recomputation of every layer; its `layer` and `layers` are not read.
     parts   names of the layers of each part, in order: "embedding", "dense", "moe", "mtp_dense" or "mtp_moe" (a
             multi-token-prediction module), "head". Only the first part embeds, only the last has the head.
+    order   Megatron's order of passes, or "gpipe".
     """
 
     layers: Spec
     parts: tuple[tuple[str, ...], ...]
     stages: int
     micro_batches: int
+    order: str = "megatron"
 
     def __post_init__(self) -> None:
         """Refuse parts that stages do not divide, and groups of micro-batches that stages do not fill."""
+        if self.order not in ORDERS[: 2 if self.chunks == 1 else 1]:
+            raise ValueError(f"no order {self.order} of {self.chunks} chunks")
         if len(self.parts) % self.stages:
             raise ValueError(f"{self.stages} stages do not divide {len(self.parts)} parts")
         if self.chunks > 1 and self.micro_batches % self.stages:
@@ -65,7 +70,20 @@ class Pass(NamedTuple):
 
 
 def passes(pipeline: Pipeline, stage: int) -> Iterator[Pass]:
-    """What a stage runs, in order: warm-up, then one forward and one backward in turn, then cool-down.
+    """What a stage runs, in the order asked for.
+
+    "gpipe": as `ScheduleGPipe` of torch 2.13 orders it (torch/distributed/pipelining/schedules.py): every forward,
+    then every backward, micro-batches in the same order.
+    """
+    if pipeline.order == "gpipe":
+        for forward in (True, False):
+            yield from (Pass(forward, 0, micro_batch) for micro_batch in range(pipeline.micro_batches))
+    else:
+        yield from _megatron(pipeline, stage)
+
+
+def _megatron(pipeline: Pipeline, stage: int) -> Iterator[Pass]:
+    """Warm-up, then one forward and one backward in turn, then cool-down.
 
     As `forward_backward_pipelining_without_interleaving` and `.._with_interleaving` of Megatron-Core at d98e8a64 order
     it (pipeline_parallel/schedules.py), with groups of as many micro-batches as there are stages.

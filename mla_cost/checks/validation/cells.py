@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
-from itertools import cycle, product
+from itertools import chain, combinations, cycle, product
 from typing import Any, Literal
 
 from mla_cost.checks.reference.spec import DIMS, SETTINGS, Dims, Spec
@@ -97,11 +97,37 @@ def settings_of(kernel: str) -> list[dict[str, Any]]:
 
 
 def fake_cells(size: Size) -> list[Spec]:
-    """The cells whose memory, traffic and flops are compared on fake tensors."""
+    """The cells whose memory, traffic and flops are compared on fake tensors.
+
+    full: all there are, and the cross product. default: of each group the cells that show two values together which no
+    cell before them shows. quick: each third of those.
+    """
     if size == "full":
-        return [*fake_cells("default"), *_crossed()]
-    small = _small(3 if size == "quick" else 1)
-    return list(dict.fromkeys([*_real(size), *small, *_stacks(size), *_held(size), *_torchs_own()]))
+        return list(dict.fromkeys([*chain(*groups()), *_crossed()]))
+    chosen = list(dict.fromkeys(chain(*map(covering, groups()))))
+    return chosen if size == "default" else chosen[::3]
+
+
+def groups() -> tuple[list[Spec], ...]:
+    """All cells but the cross product, by what they are for."""
+    return _real(), _small(), _stacks(), _held(), _torchs_own()
+
+
+def covering(cells: Iterable[Spec]) -> list[Spec]:
+    """The cells, in order, that show some two values of two fields together for the first time."""
+    seen: set[tuple[object, object]] = set()
+    found = []
+    for spec in cells:
+        shown = pairs_of(spec)
+        if not shown <= seen:
+            found.append(spec)
+            seen |= shown
+    return found
+
+
+def pairs_of(spec: Spec) -> set[tuple[object, object]]:
+    """Every two fields with the values that the cell gives them."""
+    return set(combinations([(f.name, getattr(spec, f.name)) for f in fields(spec)], 2))
 
 
 def _points(dims: Dims) -> list[tuple[int, int]]:
@@ -109,21 +135,19 @@ def _points(dims: Dims) -> list[tuple[int, int]]:
     return [(4096, 1), (16384, 8), (131072, min(64, dims.heads))]
 
 
-def _real(size: Size) -> list[Spec]:
+def _real() -> list[Spec]:
     """Published widths, in the style that plans price by default."""
-    models = list(MODELS.values())[:1] if size == "quick" else list(MODELS.values())
-    kernels = _kernels(fused=False)[:1] + _kernels(fused=True)[-1:] if size == "quick" else list(KERNELS)
     return made(
         {"form": form, "scheme": scheme, "kernel": kernel, "dims": dims, "seq_len": seq_len, "sp": sp}
-        for dims in models
-        for (seq_len, sp) in (_points(dims)[1:2] if size == "quick" else _points(dims))
+        for dims in MODELS.values()
+        for (seq_len, sp) in _points(dims)
         for form, scheme in pairings()
-        for kernel in kernels
+        for kernel in KERNELS
         if scheme is None or kernel in _kernels(fused=False)[:1]
     )
 
 
-def _small(stride: int) -> list[Spec]:
+def _small() -> list[Spec]:
     """Small dims that differ in structure, on one, some and all ranks; the settings take turns from cell to cell."""
     turns = {kernel: cycle(_shuffled(settings_of(kernel))) for kernel in KERNELS}
     asked = (
@@ -135,7 +159,7 @@ def _small(stride: int) -> list[Spec]:
         if sp <= dims.heads
     )
     batches = cycle((2, 1, 2))
-    return made({**cell, "micro_batch": next(batches)} for cell in asked)[::stride]
+    return made({**cell, "micro_batch": next(batches)} for cell in asked)
 
 
 def _shuffled(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -143,25 +167,24 @@ def _shuffled(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [settings[at * 7 % len(settings)] for at in range(len(settings))]
 
 
-def _stacks(size: Size) -> list[Spec]:
+def _stacks() -> list[Spec]:
     """Blocks in a row."""
     return made(
         {"form": form, "scheme": scheme, "kernel": kernel, "dims": TINY, "seq_len": 16, "sp": sp, "layers": layers}
         for form, scheme in pairings()
         for kernel in _kernels(fused=False)[:1] + _kernels(fused=True)[-1:]
         for sp in (1, 2)
-        for layers in ((2,) if size == "quick" else (2, 5))
+        for layers in (2, 5)
     )
 
 
-def _held(size: Size) -> list[Spec]:
+def _held() -> list[Spec]:
     """Nothing between the exchanges bound twice, beside weights that do not run: published widths, then small ones."""
     usual: dict[str, Any] = {"names": "held", "idle_mlp": 16}
     real: dict[str, Any] = {"dims": replace(next(iter(MODELS.values())), q_lora_rank=None), "seq_len": 16384, "sp": 8}
-    shapes = [TINY] if size == "quick" else list(SHAPES.values())
     small: list[dict[str, Any]] = [
         {"dims": dims, "seq_len": 16, "sp": sp, "mask": mask}
-        for dims in shapes
+        for dims in SHAPES.values()
         for sp in (1, 2, 8)
         for mask in SETTINGS["mask"]
         if sp <= dims.heads
@@ -221,12 +244,13 @@ def allocator_cells(size: Size) -> list[Spec]:
         variants += [{"sp": 1, "attention_layout": layout} for layout in SETTINGS["attention_layout"]]
         variants += [{"sp": 1, "micro_batch": 2}, {"sp": 2, "mask": "tensor"}, {"sp": 1, "v_layout": "contiguous"}]
         variants += [{"sp": 8}, {"sp": 1, "layers": 3}, *({"sp": 1, "dims": dims} for dims in SHAPES.values())]
-    return made(
+    found = made(
         usual | {"form": form, "scheme": scheme, "kernel": kernel} | variant
         for form, scheme in pairings()
         for kernel in _kernels(fused=False)
         for variant in variants
     )
+    return found if size == "full" else covering(found)
 
 
 def rank_cells(size: Size, ranks: int) -> list[Spec]:

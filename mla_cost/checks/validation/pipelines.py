@@ -8,16 +8,20 @@ from itertools import zip_longest
 from typing import Any
 
 from mla_cost.checks.reference.fake import run_stage
-from mla_cost.checks.reference.pipeline import MTP, Pipeline
+from mla_cost.checks.reference.pipeline import MTP, ORDERS, Pass, Pipeline
 from mla_cost.checks.reference.pipeline import passes as executor_passes
 from mla_cost.checks.reference.spec import DIMS, Spec
 from mla_cost.checks.validation.cells import Size
 from mla_cost.checks.validation.cells import name as cell_name
 from mla_cost.checks.validation.report import Row, row
+from mla_cost.declared.schedules import SCHEDULES
 from mla_cost.inputs.config import AttentionDims, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import Evaluation
-from mla_cost.mesh.parallel import Parallel, Pass, passes, schedule, stages
+from mla_cost.language.schedule import PassKind, ScheduledPass
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.placement import stages
+from mla_cost.mesh.schedule import PassInFlight, passes, passes_in_order
 from mla_cost.pricing.stage import ChunkCost, Look, Segments, during
 
 LETTERS = {"embedding": "E", "dense": "t", "moe": "t", "head": "L"}
@@ -47,7 +51,11 @@ def pipeline_cells(size: Size) -> list[Pipeline]:
         ]
         asked += [(replace(tiny, ffn=2048), WIDE_FIRST, 2), (replace(tiny, vocab=8192), DENSE, 2)]
         asked += [(tiny, INTERLEAVED, 4), (replace(tiny, remat="full"), INTERLEAVED, 4), (real, DENSE, 2)]
-    return [Pipeline(spec, parts, 2, m) for spec, parts, m in asked]
+    gpipe = [(tiny, DENSE, 3), (replace(tiny, remat="full"), AHEAD, 3)][: 1 if size == "quick" else 2]
+    return [
+        *(Pipeline(spec, parts, 2, m) for spec, parts, m in asked),
+        *(Pipeline(spec, parts, 2, m, "gpipe") for spec, parts, m in gpipe),
+    ]
 
 
 def check_pipeline(pipeline: Pipeline) -> Iterator[Row]:
@@ -55,7 +63,7 @@ def check_pipeline(pipeline: Pipeline) -> Iterator[Row]:
     parallel, chunks = model_side(pipeline, Evaluation.walk_accumulated_seen)
     for stage in range(pipeline.stages):
         cell, stated = f"{name(pipeline)} stage {stage}", _stated(pipeline, stage)
-        order = list(map(tuple, schedule(parallel, stage))), list(map(tuple, executor_passes(pipeline, stage)))
+        order = list(passes_in_order(parallel, stage)), [_named(at) for at in executor_passes(pipeline, stage)]
         yield row("pipeline: order", cell, _first_difference(*order), f"{len(order[0])} passes")
         _, recorded = run_stage(pipeline, stage)
         for what, ours, theirs in (
@@ -66,10 +74,16 @@ def check_pipeline(pipeline: Pipeline) -> Iterator[Row]:
             yield row(f"pipeline: {what}", cell, _first_difference(ours, theirs), detail, by_construction=stated)
 
 
+def _named(at: Pass) -> ScheduledPass:
+    """A pass of the executor in the words of the model."""
+    return ScheduledPass(PassKind.FORWARD if at.forward else PassKind.BACKWARD, at.chunk, at.micro_batch)
+
+
 def name(pipeline: Pipeline) -> str:
     """A cell in words."""
     parts = " | ".join(" ".join(part) for part in pipeline.parts)
-    return f"{cell_name(pipeline.layers)}: {parts}, {pipeline.micro_batches} micro-batches"
+    order = "" if pipeline.order == ORDERS[0] else f", {pipeline.order}"
+    return f"{cell_name(pipeline.layers)}: {parts}, {pipeline.micro_batches} micro-batches{order}"
 
 
 def _stated(pipeline: Pipeline, stage: int) -> bool:
@@ -89,6 +103,7 @@ def model_side(pipeline: Pipeline, look: Look) -> tuple[Parallel, list[list[Chun
         pp=pipeline.stages,
         ep=pipeline.layers.ep,
         micro_batches=pipeline.micro_batches,
+        schedule=SCHEDULES.get(pipeline.order),
         layout="|".join("".join(LETTERS.get(layer, "m") for layer in part) for part in pipeline.parts),
     )
     given = {field: getattr(pipeline.layers, field) for field in SETTINGS}
@@ -130,19 +145,19 @@ def kept(parallel: Parallel, stage: int, chunks: Sequence[ChunkCost]) -> list[in
     order = list(passes(parallel, stage))
     received = [_received(at, chunks) for at in order[1:]]
     return [
-        _beside(at, chunks) + at.forward * chunks[at.chunk].kept + more
+        _beside(at, chunks) + (at.kind is PassKind.FORWARD) * chunks[at.chunk].kept + more
         for at, more in zip(order, [*received, 0], strict=True)
     ]
 
 
-def _beside(at: Pass, chunks: Sequence[ChunkCost]) -> int:
+def _beside(at: PassInFlight, chunks: Sequence[ChunkCost]) -> int:
     return sum(count * chunk.kept for count, chunk in zip(at.beside, chunks, strict=True))
 
 
-def _received(at: Pass, chunks: Sequence[ChunkCost]) -> int:
+def _received(at: PassInFlight, chunks: Sequence[ChunkCost]) -> int:
     """Hidden states, or their gradient, that a pass takes from another stage."""
     first, last = chunks[at.chunk].segments[0], chunks[at.chunk].segments[-1]
-    taken = first.point.key.input_held if at.forward else last.point.key.gradient_held
+    taken = first.point.key.input_held if at.kind is PassKind.FORWARD else last.point.key.gradient_held
     return taken * first.hidden_bytes
 
 

@@ -9,27 +9,13 @@ from mla_cost.checks.reference.spec import Dims, Spec
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import AttentionDims, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.table import TABLE
 from mla_cost.language.evaluate import Evaluation
 from mla_cost.pricing.block import Figures, evaluation, figures
 from mla_cost.pricing.resolve import Point, resolve
 
 # The settings that a plan and a cell both have, under the same names.
-_SETTINGS = (
-    *("kernel", "scheme", "seq_len", "sp", "micro_batch", "layers", "dtype", "v_layout", "value_padding"),
-    *(
-        "attention_layout",
-        "softmax_dtype",
-        "mask",
-        "names",
-        "idle_mlp",
-        "norm",
-        "tp",
-        "ep",
-        "etp",
-        "loss_chunks",
-        "remat",
-    ),
-)
+_SETTINGS = tuple(name for name in TABLE if name in Spec.__dataclass_fields__ and name not in {"form", "dims"})
 
 
 @lru_cache(maxsize=1024)

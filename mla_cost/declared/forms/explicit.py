@@ -1,6 +1,6 @@
 """The explicit form: the latent is expanded to keys and values of every head."""
 
-from mla_cost.declared.forms.pieces import LATENT, QUERY
+from mla_cost.declared.forms.pieces import LATENT, QUERY, TITLES
 from mla_cost.language.program import Form
 
 FORM = Form(
@@ -9,45 +9,32 @@ FORM = Form(
     scheme="ulysses",
     source="arXiv 2405.04434 (DeepSeek-V2), section 2.1",
     known_as="expanded_ulysses on Ascend",
+    titles=TITLES,
     text=QUERY
     + LATENT
     + """
 forward(x):
     q = query x
     exchange query q
-    if r
-        latent, k_rope = latent x
-        exchange latent latent, k_rope
-    else
-        latent = latent x
-        exchange latent latent
+    latent, k_rope = latent x
+    exchange latent latent, k_rope
     w = parameter W_kv_up[n k+v d_c]
     exchange weights w
-    if r
-        key, value = keys_values latent, k_rope, w
-    else
-        key, value = keys_values_without_rope latent, w
+    key, value = keys_values latent, k_rope, w
     exchange key key
     exchange value value
-    o = attend q, key, value
+    o[S b n v] = attend q, key, value
     exchange output o
-    y = linear o, W_o[h n v]
+    y[S b h] = linear o, W_o[h n v]
     return y
 
 keys_values(latent, k_rope, w):
-    kv = linear latent, w
+    kv[S b n k+v] = linear latent, w
     k_nope[k], value[v] = split kv
     if v_layout == contiguous
         value = contiguous value
     k_rope_heads = expand k_rope, k_nope
-    key = concat k_nope, k_rope_heads
-    return key, value
-
-keys_values_without_rope(latent, w):
-    kv = linear latent, w
-    key[k], value[v] = split kv
-    if v_layout == contiguous
-        value = contiguous value
+    key[S b n k+r] = concat k_nope, k_rope_heads
     return key, value
 """,
 )

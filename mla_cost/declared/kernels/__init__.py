@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mla_cost.language.program import Kernel
 
-_FILES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in {"__init__", "rounding"})
+_FILES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "__init__")
 KERNELS: dict[str, Kernel] = {
     kernel.name: kernel for kernel in (import_module(f"mla_cost.declared.kernels.{name}").KERNEL for name in _FILES)
 }

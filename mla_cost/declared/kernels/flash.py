@@ -1,7 +1,8 @@
 """FlashAttention-like kernels: q, k, v, the output and one fp32 log-sum-exp per row are kept."""
 
-from mla_cost.declared.kernels.rounding import up
-from mla_cost.language.program import FusedShape, Kernel, Limit
+from mla_cost.language.fused_workspace import Workspace
+from mla_cost.language.numbers import round_up
+from mla_cost.language.program import Kernel, Limit
 
 TEXT = """
 attend(q, key, value):
@@ -75,14 +76,17 @@ LIMITS = (
 )
 
 
-def workspace(shape: FusedShape) -> int:
-    """Bytes that FlashAttention-2's backward holds: fp32 sums of the query gradient and one fp32 per row.
+def width(qk: int, v: int) -> int:
+    """Both widths round up to 32 where they are up to 128 wide, else to 64."""
+    widest = max(qk, v)
+    return round_up(widest, 32 if widest <= 128 else 64)
 
-    Rows round up to 128, widths to 32 (up to 128 wide) or 64. Other implementations differ a little.
-    """
-    width = max(shape.qk, shape.v)
-    width = up(width, 32 if width <= 128 else 64)
-    return 4 * shape.batch * shape.heads * up(shape.queries, 128) * (width + 1)
+
+# FlashAttention-2's backward: fp32 sums of the query gradient and one fp32 per row, rows rounded up to 128. Other
+# implementations differ a little.
+WORKSPACE = Workspace(
+    "4*batch*heads*rows*width + 4*batch*heads*rows", rows=lambda queries: round_up(queries, 128), width=width
+)
 
 
 KERNEL = Kernel(
@@ -94,6 +98,6 @@ KERNEL = Kernel(
     fused=True,
     limits=LIMITS,
     source="Dao-AILab/flash-attention@0251105a flash_attn/flash_attn_interface.py, FlashAttnFunc.forward",
-    workspace=workspace,
+    workspace=WORKSPACE,
     workspace_source="Dao-AILab/flash-attention@0251105a csrc/flash_attn/flash_api.cpp, mha_bwd",
 )

@@ -1,25 +1,26 @@
 """PyTorch's memory-efficient attention (CUTLASS): any aligned width, but a key for every head."""
 
-from mla_cost.declared.kernels.rounding import up
-from mla_cost.language.program import FusedShape, Kernel, Limit
+from mla_cost.language.fused_workspace import Workspace
+from mla_cost.language.numbers import ceil_divide, maximum, minimum, round_up
+from mla_cost.language.program import Kernel, Limit
 
 _CUTLASS = "pytorch/pytorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, use_mem_efficient_attention"
 _DTYPES = ("bf16", "fp16", "fp32")  # the same file: greater_than_or_equal_sm80_ and aotriton_mem_efficient_dtypes
 
 
-def workspace(shape: FusedShape) -> int:
-    """Bytes that the CUTLASS backward holds: one fp32 per row and, for heads wider than 128, tile sums.
+def splits(batch: int, heads: int, keys: int) -> int:
+    """Into how many parts keys are split to fill the device."""
+    return maximum(1, minimum(ceil_divide(keys, 64), 200 // (batch * heads)))
 
-    Tiles are 128 rows by 64 keys; keys are split to fill the device.
-    """
-    rows = 4 * shape.batch * shape.heads * shape.queries
-    if max(shape.qk, shape.v) <= 128:
-        return rows
-    heads = shape.batch * shape.heads
-    splits = max(1, min(-(-shape.keys // 64), 200 // heads))
-    sums = 256 * splits * (up(shape.qk, 128) + up(shape.v, 128))
-    tiles = -(-shape.queries // 128) * -(-shape.qk // 64) * 32784
-    return rows + heads * (sums + tiles)
+
+# the CUTLASS backward: one fp32 per row and, for heads wider than 128, sums of tiles of 128 rows by 64 keys
+WORKSPACE = Workspace(
+    "4*batch*heads*queries + 256*batch*heads*wide*splits*sums + 32784*batch*heads*wide*tiles",
+    wide=lambda qk, v: int(max(qk, v) > 128),
+    splits=splits,
+    sums=lambda qk, v: round_up(qk, 128) + round_up(v, 128),
+    tiles=lambda queries, qk: ceil_divide(queries, 128) * ceil_divide(qk, 64),
+)
 
 
 KERNEL = Kernel(
@@ -62,6 +63,6 @@ attend(q, key, value):
         ),
     ),
     source="pytorch/pytorch aten/src/ATen/native/transformers/cuda/attention.cu, _efficient_attention_forward",
-    workspace=workspace,
+    workspace=WORKSPACE,
     workspace_source="pytorch/pytorch aten/src/ATen/native/transformers/cuda/attention_backward.cu",
 )

@@ -4,17 +4,21 @@ V is padded to the width of Q and K by default; MindSpeed-LLM's switch `--mla-fa
 leaves it as it is: here `value_padding: none`. A shared key is one key head (MQA) and is not padded.
 """
 
-from mla_cost.declared.kernels.rounding import up
-from mla_cost.language.program import FusedShape, Kernel, Limit
+from mla_cost.language.fused_workspace import Workspace
+from mla_cost.language.numbers import round_up
+from mla_cost.language.program import Kernel, Limit
 
 _KEEP = '"keep softmax max: fp32 bns8" "keep softmax sum: fp32 bns8"'
 
 
-def workspace(shape: FusedShape) -> int:
-    """Bytes that the backward holds (template SameAB): fp32 sums of all three gradients, widths rounded up to 16."""
-    query = shape.batch * shape.queries * shape.heads
-    keys = shape.batch * shape.keys * shape.key_heads
-    return 65536 + 4 * (up(shape.qk, 16) * query + (up(shape.qk, 16) + up(shape.v, 16)) * keys) + 32 * query
+# template SameAB: fp32 sums of all three gradients, widths rounded up to 16, and 32 bytes a row. Its fixed part, 60 MiB
+# and 2 MiB a vector core of the device, is not priced yet (docs/decisions/0015)
+WORKSPACE = Workspace(
+    "65536 + 32*batch*heads*queries + 4*batch*heads*queries*qk_up + 4*batch*key_heads*keys*qk_up"
+    " + 4*batch*key_heads*keys*v_up",
+    qk_up=lambda qk: round_up(qk, 16),
+    v_up=lambda v: round_up(v, 16),
+)
 
 
 KERNEL = Kernel(
@@ -54,6 +58,6 @@ attend(q, key, value):
     ),
     value_padding="qk",
     source="Ascend/op-plugin@517f2e7d FlashAttentionKernelNpu; Ascend/MindSpeed-LLM@c77308a1 mla-fa-without-pad",
-    workspace=workspace,
+    workspace=WORKSPACE,
     workspace_source="recursion-ascend/ops-transformer@a093e954 (mirror), flash_attention_score_grad tiling, SameAB",
 )

@@ -5,6 +5,7 @@ from mla_cost.language.program import Layer
 LAYER = Layer(
     name="attention",
     title="the attention block alone",
+    role="block",
     text="""
 layer(x):
     if idle_mlp == held

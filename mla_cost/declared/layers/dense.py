@@ -1,11 +1,12 @@
 """A transformer layer with a dense SwiGLU MLP (docs/decisions/0007)."""
 
-from mla_cost.declared.layers.pieces import MIXER
+from mla_cost.declared.layers.pieces import MIXER, NORMS
 from mla_cost.language.program import Layer
 
 LAYER = Layer(
     name="dense",
     title="norm, attention, residual; norm, dense SwiGLU MLP, residual",
+    titles={**NORMS, "W_fc1": "mlp.gate_up", "W_fc2": "mlp.down"},
     text="""
 layer(x):
     hidden = norm x, g_attention[h]

@@ -5,6 +5,9 @@ from mla_cost.language.program import Layer
 LAYER = Layer(
     name="embedding",
     title="rows of the embedding",
+    role="embedding",
+    shares=("W_embedding",),
+    titles={"W_embedding": "embedding"},
     takes_input=False,
     recomputed=False,
     text="""

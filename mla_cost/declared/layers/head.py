@@ -11,16 +11,16 @@ _LOSS = """
         return loss
     logits = linear hidden, W_head[V h]
     if cross_entropy == fused
-        loss = cross_entropy_overwriting logits
+        loss = cross_entropy "overwriting" logits
         return loss
     if cross_entropy == in-place
         loss = cross_entropy logits
         return loss
     if cross_entropy == no-upcast
-        loss = log_softmax_loss logits
+        loss = cross_entropy "log-softmax" logits
         return loss
     wide = to_fp32 logits
-    loss = log_softmax_loss wide
+    loss = cross_entropy "log-softmax" wide
     return loss
 """
 # both losses share the head's weight and go back at once
@@ -41,6 +41,9 @@ ends(x):
 LAYER = Layer(
     name="head",
     title="final norm, output head and cross-entropy",
+    role="head",
+    shares=("W_head",),
+    titles={"W_head": "head", "g_final": "final_norm"},
     recomputed=False,
     text=_LOSS.format(piece="layer", scale="g_final"),
 )

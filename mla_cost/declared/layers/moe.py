@@ -1,11 +1,20 @@
 """A transformer layer with a mixture of experts (docs/decisions/0008)."""
 
-from mla_cost.declared.layers.pieces import MIXER
+from mla_cost.declared.layers.pieces import MIXER, NORMS
 from mla_cost.language.program import Layer
 
 LAYER = Layer(
     name="moe",
     title="norm, attention, residual; norm, routed and shared experts, residual",
+    experts=True,
+    titles={
+        **NORMS,
+        "W_router": "moe.router",
+        "W_fc1": "moe.experts.gate_up",
+        "W_fc2": "moe.experts.down",
+        "W_shared_fc1": "moe.shared.gate_up",
+        "W_shared_fc2": "moe.shared.down",
+    },
     text="""
 layer(x):
     hidden = norm x, g_attention[h]

@@ -16,6 +16,16 @@ mtp_input(x):
 LAYER = Layer(
     name="mtp_input",
     title="embedding of the next tokens, two norms, joined and projected",
+    role="ahead",
+    shares=("W_embedding",),
+    titles={
+        "W_embedding": "embedding",
+        "g_tokens": "mtp.embedding_norm",
+        "g_hidden": "mtp.hidden_norm",
+        "W_joined": "mtp.eh_proj",
+        "g_ahead": "mtp.final_norm",
+        "g_final": "mtp.final_norm",
+    },
     recomputed=False,
     text=TEXT,
     whole="mtp_input",

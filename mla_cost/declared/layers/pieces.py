@@ -12,3 +12,6 @@ mixer(hidden):
         attended = with_indexer attended
     return attended
 """
+
+# what tables call the norms of a layer
+NORMS = {"g_attention": "input_norm", "g_mlp": "pre_mlp_norm"}

@@ -1,11 +1,12 @@
 """Megatron-Core with Transformer Engine in bf16 and a fused attention kernel (docs/megatron.md).
 
 Read in NVIDIA/Megatron-LM@d98e8a64ddf3 and NVIDIA/TransformerEngine@d0067d0da6cb; each op cites its lines in
-mla_cost/language/rules/transformer_engine.py. Activations between modules are sequence shards [u b h]
+mla_cost/language/rules/transformer_engine/. Activations between modules are sequence shards [u b h]
 (`megatron_sp`): a linear
 gathers what it needs and scatters what it makes, so no region stands around a block.
 """
 
+from mla_cost.language.numbers import round_up
 from mla_cost.language.program import Allowance, Profile, Staging, StagingShape
 
 # megatron/core/transformer/multi_latent_attention.py:755-763, 913-990; models/gpt/gpt_layer_specs.py:239-248, 295-320;
@@ -19,7 +20,7 @@ forward(x):
     o = attend q, key, value
     drop q, key, value
     exchange output o
-    y = row_linear o, W_o[h n v]
+    y = linear "row" o, W_o[h n v]
     return y
 
 projections(x):
@@ -34,21 +35,21 @@ projections(x):
 
 query_latent(x):
     if down_projections == sharded
-        q_latent = column_linear x, W_q_down[d_q_part h]
+        q_latent = linear "column" x, W_q_down[d_q_part h]
         q_latent[d_q] = gather_columns q_latent
         q_latent = own_rows q_latent
         return q_latent
-    q_latent = whole_linear x, W_q_down[d_q h]
+    q_latent = linear "duplicated" x, W_q_down[d_q h]
     return q_latent
 
 key_value_latent(x):
     if down_projections == sharded
-        kv_latent = column_linear x, W_kv_down[kv_part h]
+        kv_latent = linear "column" x, W_kv_down[kv_part h]
         kv_latent[d_c+r] = gather_columns kv_latent
         latent[d_c], k_rope[r] = split kv_latent
         latent = own_rows latent
         return latent, k_rope
-    kv_latent = whole_linear x, W_kv_down[d_c+r h]
+    kv_latent = linear "duplicated" x, W_kv_down[d_c+r h]
     latent[d_c], k_rope[r] = split kv_latent
     exchange region k_rope
     return latent, k_rope
@@ -60,21 +61,21 @@ up_projections(given, latent, k_rope):
         q = norm_linear given, g_q[h], W_q[n k+r h]
     kv = norm_linear latent, g_kv[d_c], W_kv_up[n k+v d_c]
     if rope_fusion == on
-        q = rope_in_place q
+        q = rope "in-place" q
         key[k+r], value[v] = rope_keys_values kv, k_rope
         return q, key, value
     q_nope[k], q_rope[r] = split q
-    q_rotated = rope_with_tables q_rope
+    q_rotated = rope "tables" q_rope
     q = concat q_nope, q_rotated
     k_nope[k], value_view[v] = split kv
-    k_rotated = rope_with_tables k_rope
+    k_rotated = rope "tables" k_rope
     k_rope_heads = expand k_rotated, k_nope
     key = concat k_nope, k_rope_heads
     value = contiguous value_view
     return q, key, value
 
 input_norm(x):
-    hidden = fused_norm x, g_attention[h]
+    hidden = norm x, g_attention[h]
     return hidden
 """
 
@@ -93,7 +94,7 @@ layer(x):
 mlp(residual):
     gate_up = norm_linear residual, g_mlp[h], W_fc1[f+f h]
     product[f] = swiglu gate_up
-    out = row_linear product, W_fc2[h f]
+    out = linear "row" product, W_fc2[h f]
     return out
 """
 
@@ -116,7 +117,7 @@ layer(x):
     return y
 
 pre_mlp_norm(residual):
-    hidden = fused_norm residual, g_mlp[h]
+    hidden = norm residual, g_mlp[h]
     return hidden
 
 mixture(hidden):
@@ -131,31 +132,31 @@ mixture(hidden):
     return mixed
 
 activation(gate_up, row_weights):
-    product[g] = weighted_swiglu gate_up, row_weights
+    product[g] = swiglu "weighted" gate_up, row_weights
     return product
 
 experts(hidden):
     weights = route hidden, W_router[e h]
     if dispatcher == hybridep
-        rows, row_weights, ranks_map, experts_map, routing_map = hybridep_dispatch hidden, weights
+        rows, row_weights, ranks_map, experts_map, routing_map = dispatch "hybridep" hidden, weights
         if shared_overlap == on
             if m
                 shared_in = same hidden
                 exchange region shared_in
                 shared_product = shared_up shared_in
                 drop shared_in
-        gate_up = grouped_rows rows, W_fc1[c g+g h]
+        gate_up = grouped_linear "fused" rows, W_fc1[c g+g h]
         product = activation gate_up, row_weights
-        out = grouped_rows product, W_fc2[c h g]
+        out = grouped_linear "fused" product, W_fc2[c h g]
         drop product
-        mixed = hybridep_combine out, ranks_map, experts_map, routing_map
+        mixed = combine "hybridep" out, ranks_map, experts_map, routing_map
         if shared_overlap == on
             if m
                 shared_out = shared_down shared_product
-                mixed = add_in_place mixed, shared_out
+                mixed = add "in-place" mixed, shared_out
         return mixed
     if dispatcher == deepep
-        tokens, token_weights = deepep_dispatch hidden, weights
+        tokens, token_weights = dispatch "deepep" hidden, weights
         if shared_overlap == on
             if m
                 shared_in = same hidden
@@ -170,55 +171,55 @@ experts(hidden):
                 shared_in = same hidden
                 exchange region shared_in
         rows, row_weights, row_map = rows_of hidden, weights
-        rows = rows_to_experts rows
+        rows = to_experts rows
         if shared_overlap == on
             if m
                 shared_product = shared_up shared_in
                 drop shared_in
-        row_weights = rows_to_experts row_weights
+        row_weights = to_experts row_weights
         exchange expert_region rows
         exchange expert_region row_weights
         rows, row_weights = sort_rows rows, row_weights
-    gate_up = grouped_rows rows, W_fc1[c g+g h]
+    gate_up = grouped_linear "fused" rows, W_fc1[c g+g h]
     product = activation gate_up, row_weights
-    out = grouped_rows product, W_fc2[c h g]
+    out = grouped_linear "fused" product, W_fc2[c h g]
     drop product
     if dispatcher == deepep
         summed = tokens_of out, row_map
         drop out
-        mixed = deepep_combine summed
+        mixed = combine "deepep" summed
         if shared_overlap == on
             if m
                 shared_out = shared_down shared_product
-                mixed = add_in_place mixed, shared_out
+                mixed = add "in-place" mixed, shared_out
         return mixed
     returned = sort_rows out
     returned = sum_in_fp32 returned
     drop out
-    returned = rows_from_experts returned
+    returned = from_experts returned
     if shared_overlap == on
         if m
             shared_out = shared_down shared_product
     mixed = tokens_of returned, row_map
     if shared_overlap == on
         if m
-            mixed = add_in_place mixed, shared_out
+            mixed = add "in-place" mixed, shared_out
     return mixed
 
 shared_up(shared_in):
-    gate_up = whole_linear shared_in, W_shared_fc1[m+m h]
+    gate_up = linear "duplicated" shared_in, W_shared_fc1[m+m h]
     product[m] = swiglu gate_up
     return product
 
 shared_down(product):
-    out = whole_linear product, W_shared_fc2[h m]
+    out = linear "duplicated" product, W_shared_fc2[h m]
     exchange region_end out
     return out
 
 shared_experts(hidden):
-    gate_up = column_linear hidden, W_shared_fc1[m+m h]
+    gate_up = linear "column" hidden, W_shared_fc1[m+m h]
     product[m] = swiglu gate_up
-    out = row_linear product, W_shared_fc2[h m]
+    out = linear "row" product, W_shared_fc2[h m]
     return out
 """
 
@@ -227,8 +228,8 @@ MTP_INPUT = """
 mtp_input(x):
     embedded = embedding W_embedding[V h]
     exchange region_end embedded
-    tokens = fused_norm embedded, g_tokens[h]
-    hidden = fused_norm x, g_hidden[h]
+    tokens = norm embedded, g_tokens[h]
+    hidden = norm x, g_hidden[h]
     joined = concat tokens, hidden
     y = joined_linear joined, W_joined[j h+h]
     return y
@@ -238,16 +239,16 @@ mtp_input(x):
 # fusions/fused_cross_entropy.py:66-86
 HEAD = """
 layer(x):
-    hidden = fused_norm x, g_final[h]
-    logits = head_linear hidden, W_head[V h]
+    hidden = norm x, g_final[h]
+    logits = linear "head" hidden, W_head[V h]
     if cross_entropy == te-in-place
-        loss = cross_entropy_in_place logits
+        loss = cross_entropy "te-in-place" logits
         return loss
     if cross_entropy == te-fp32
-        loss = cross_entropy_fp32 logits
+        loss = cross_entropy "te-fp32" logits
         return loss
     if cross_entropy == native-fused
-        loss = cross_entropy_compiled logits
+        loss = cross_entropy "compiled" logits
         return loss
     loss = cross_entropy logits
     return loss
@@ -274,12 +275,12 @@ def deepep_buffers(shape: StagingShape) -> int:
     peers, nodes = min(shape.ranks, 8), max(shape.ranks // 8, 1)
     nvlink = 10 * peers * (near * token + 4 * (2 * nodes + 3))
     rdma = 10 * nodes * 2 * (far * (token + 16) + 4 * 18) if far else 0
-    return _up(nvlink, 128) + _up(rdma, 128)
+    return round_up(nvlink, 128) + round_up(rdma, 128)
 
 
 def hybridep_buffers(shape: StagingShape) -> int:
     """Bytes for every token of every rank arriving here, and between domains for every token of this rank's peers."""
-    tokens, domains = _up(shape.tokens, 16), -(-shape.ranks // shape.domain)
+    tokens, domains = round_up(shape.tokens, 16), -(-shape.ranks // shape.domain)
     own = 2 * shape.hidden + 4 * (shape.hidden // 128)
     near, far = 4 * shape.experts * shape.domain, 4 * shape.experts * shape.ranks
     arriving = tokens * shape.ranks * (own + near)
@@ -287,10 +288,6 @@ def hybridep_buffers(shape: StagingShape) -> int:
         return arriving
     combined = 2 * (2 * shape.hidden + near)
     return arriving + tokens * (own + far) + tokens * (domains - 1) * (own + near + combined)
-
-
-def _up(size: int, step: int) -> int:
-    return -(-size // step) * step
 
 
 _CUBLAS = (

@@ -6,7 +6,7 @@ from mla_cost.language.program import Scheme
 SCHEME = Scheme(
     name="latent-gather",
     title="all-to-all of q and the output, all-gather of the latent",
-    moves={"query": "heads_out", "latent": "gather", "weights": "own_heads", "output": "heads_in"},
+    moves={"query": "sequence_to_heads", "latent": "gather", "weights": "own_heads", "output": "heads_to_sequence"},
     requires=(SEQUENCE, HEADS),
     source="arXiv 2607.17644",
 )

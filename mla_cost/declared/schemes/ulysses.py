@@ -6,7 +6,12 @@ from mla_cost.language.program import Scheme
 SCHEME = Scheme(
     name="ulysses",
     title="all-to-all of q, k, v and the output between sequence and head shards",
-    moves={"query": "heads_out", "key": "heads_out", "value": "heads_out", "output": "heads_in"},
+    moves={
+        "query": "sequence_to_heads",
+        "key": "sequence_to_heads",
+        "value": "sequence_to_heads",
+        "output": "heads_to_sequence",
+    },
     requires=(SEQUENCE, HEADS),
     source="arXiv 2309.14509 (DeepSpeed-Ulysses)",
 )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from mla_cost.language.machine import Gradients, Machine, Tensor
+from mla_cost.language.ops import op
+from mla_cost.language.rules.elementwise import same_dims
 
 
+@op("silu")
 def silu(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """One op that keeps its input as it is given (a view pins the whole) and makes a row-major result each way."""
     result = machine.copy(tensor, label)
@@ -18,8 +21,10 @@ def silu(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     return result
 
 
+@op("times")
 def times(machine: Machine, label: str, left: Tensor, right: Tensor) -> Tensor:
     """The product of two tensors, both kept. Backward makes the left one's gradient first."""
+    same_dims(left, right)
     result = machine.elementwise(label, left)
     names = (left.label, right.label)
 

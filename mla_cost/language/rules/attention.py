@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from mla_cost.language.machine import FusedCall, Gradients, Machine, Tensor
+from mla_cost.language.machine import DTYPE_BYTES, FusedCall, Gradients, Machine, Tensor
+from mla_cost.language.ops import op
 from mla_cost.language.polynomial import Polynomial
+from mla_cost.language.program import DeclarationError
 
 
 class Kept(NamedTuple):
@@ -15,6 +17,22 @@ class Kept(NamedTuple):
     label: str
     dtype: str
     dims: tuple[str, ...]
+
+
+@op("fused")
+def fused(machine: Machine, label: str, words: tuple[str, ...], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Each word `keep LABEL: DTYPE dims` names a tensor that the kernel keeps, its dims by the query's letters."""
+    letters = dict(zip("sbnd", query.dims, strict=True)) | {"8": "8"}
+    return fused_attention(machine, label, query, key, value, [_kept(word, letters) for word in words])
+
+
+def _kept(word: str, letters: Mapping[str, str]) -> Kept:
+    keep, _, text = word.partition(" ")
+    label, _, layout = text.partition(": ")
+    dtype, _, dims = layout.partition(" ")
+    if keep != "keep" or dtype not in DTYPE_BYTES or not letters.keys() >= set(dims):
+        raise DeclarationError(f'expected "keep LABEL: DTYPE dims" with dims of s b n d 8, read "{word}"')
+    return Kept(label, dtype, tuple(letters[letter] for letter in dims))
 
 
 def fused_attention(

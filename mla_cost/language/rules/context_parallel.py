@@ -8,12 +8,14 @@ padding. A rank holds two chunks of the sequence, one from each end, so that mas
 from __future__ import annotations
 
 from mla_cost.language.machine import FusedCall, Gradients, Machine, Tensor
+from mla_cost.language.ops import op
 from mla_cost.language.polynomial import Polynomial
 from mla_cost.language.rules.exchange import SEQUENCE, recorded
 
 Dims = tuple[str, ...]
 
 
+@op("ring_attention")
 def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """query [s b n k+r], key alike and value [s b n v] to [s b n v]: keys and values go round, point to point.
 
@@ -59,6 +61,7 @@ def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, val
     return result
 
 
+@op("gathered_attention")
 def gathered_attention(machine: Machine, label: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """query [s b n k+r], key alike and value [s b n v] to [s b n v]: all keys and values on every rank, twice.
 

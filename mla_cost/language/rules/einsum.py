@@ -11,7 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mla_cost.language.machine import Gradients, Machine, Tensor
+from mla_cost.language.ops import Tensors, op
 from mla_cost.language.polynomial import Polynomial
+from mla_cost.language.program import DeclarationError
 from mla_cost.language.strides import Axes, Axis, can_view, like
 
 
@@ -29,6 +31,32 @@ class _Plan(NamedTuple):
 
     def sizes(self, letters: str) -> tuple[str, ...]:
         return tuple(self.dims[letter] for letter in letters)
+
+
+@op("einsum")
+def einsum_of(machine: Machine, label: str, words: tuple[str, ...], left: Tensor, right: Tensor) -> Tensor:
+    """The first word is the equation; `attention` after it marks a product that a causal mask halves."""
+    if not words:
+        raise DeclarationError('einsum needs its equation, as in einsum "sbnd,tbnd->bnst" q, key')
+    equation, *rest = words
+    return einsum(machine, label, equation, left, right, attention="attention" in rest)
+
+
+@op("permute")
+def permute(machine: Machine, words: tuple[str, ...], tensor: Tensor) -> Tensor:
+    """The view that brings the axes named by the word into the order s b n d."""
+    if len(words) != 1 or sorted(words[0]) != sorted("sbnd") or len(tensor.axes) != len(words[0]):
+        raise DeclarationError('permute needs the present order of four axes, as in permute "bnsd" o')
+    letters = words[0]
+    view = machine.view(tensor, _pick(letters, tensor.axes, "sbnd"))
+
+    def backward(gradients: Gradients) -> Tensors:
+        gradient = gradients[0]
+        assert gradient is not None
+        return [machine.view(gradient, _pick("sbnd", gradient.axes, letters))]
+
+    machine.attach([view], [tensor], backward)
+    return view
 
 
 def einsum(machine: Machine, label: str, equation: str, left: Tensor, right: Tensor, attention: bool = False) -> Tensor:
@@ -57,7 +85,7 @@ def _plan(machine: Machine, equation: str, left: Tensor, right: Tensor) -> _Plan
 
 def _bind(equation: str, letters: str, tensor: Tensor) -> dict[str, str]:
     if len(letters) != len(tensor.axes):
-        raise ValueError(
+        raise DeclarationError(
             f"einsum {equation!r}: {letters!r} names {len(letters)} axes, {tensor.label} has [{' '.join(tensor.dims)}]"
         )
     return dict(zip(letters, tensor.dims, strict=True))
@@ -67,13 +95,13 @@ def _check(equation: str, first: str, left: Tensor, second: str, right: Tensor, 
     ours, theirs = dict(zip(first, left.dims, strict=True)), dict(zip(second, right.dims, strict=True))
     for letter in ours.keys() & theirs.keys():
         if ours[letter] != theirs[letter]:
-            raise ValueError(
+            raise DeclarationError(
                 f"einsum {equation!r}: {letter!r} is {ours[letter]} in {left.label} "
                 f"and {theirs[letter]} in {right.label}"
             )
     unknown = set(output) - ours.keys() - theirs.keys()
     if unknown:
-        raise ValueError(f"einsum {equation!r}: {''.join(sorted(unknown))!r} is in the result but in no operand")
+        raise DeclarationError(f"einsum {equation!r}: {''.join(sorted(unknown))!r} is in the result but in no operand")
 
 
 def _pick(letters: str, axes: Axes, wanted: str) -> Axes:
@@ -106,14 +134,13 @@ def _bmm(machine: Machine, label: str, plan: _Plan, left: Tensor, right: Tensor,
     result = machine.new(label, plan.sizes(plan.shared + plan.left_only + plan.right_only), left.dtype)
     count = _count(machine, plan)
     machine.flops(count, attention=attention)
-    dtype = left.dtype
-    names, dims = (left.label, right.label), (left.dims, right.dims)
+    of_left, of_right = ((f"gradient of {tensor.label}", tensor.dims, tensor.dtype) for tensor in (left, right))
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         machine.flops(count * 2, attention=attention)
-        of_right = machine.new(f"gradient of {names[1]}", dims[1], dtype)
-        return [machine.new(f"gradient of {names[0]}", dims[0], dtype), of_right]
+        made = machine.new(*of_right)
+        return [machine.new(*of_left), made]
 
     machine.attach([result], [left, right], backward, saved=kept)
     return result

@@ -1,6 +1,6 @@
-"""What crosses ranks: heads out, heads in, gather, scatter. The backward of each is its transpose.
+"""What crosses ranks: sequence to heads and back, gather, scatter. The backward of each is its transpose.
 
-heads out: [s b n d] to [S b l d], every rank gives away the heads it does not keep. heads in: the way back.
+sequence to heads: [s b n d] to [S b l d], every rank gives away the heads it does not keep. heads to sequence: back.
 Gathers go over the ranks of one mesh axis: of a sequence (sp), or of tensor parallelism (tp).
 """
 
@@ -11,20 +11,23 @@ from functools import partial
 from typing import NamedTuple
 
 from mla_cost.language.machine import Collective, Gradients, Machine, Tensor
+from mla_cost.language.ops import op
 from mla_cost.language.polynomial import ONE
 from mla_cost.language.strides import Axis, can_view, contiguous, unfolded
 
 Move = Callable[[Machine, str, Tensor], Tensor]
 
 
-def heads_out(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+@op("sequence_to_heads")
+def sequence_to_heads(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """Sequence-sharded to head-sharded, by all-to-all."""
-    return _with_transpose(machine, label, tensor, _heads_out, _heads_in)
+    return _with_transpose(machine, label, tensor, _sequence_to_heads, _heads_to_sequence)
 
 
-def heads_in(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+@op("heads_to_sequence")
+def heads_to_sequence(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """Head-sharded to sequence-sharded, by all-to-all."""
-    return _with_transpose(machine, label, tensor, _heads_in, _heads_out)
+    return _with_transpose(machine, label, tensor, _heads_to_sequence, _sequence_to_heads)
 
 
 class Mesh(NamedTuple):
@@ -53,6 +56,36 @@ EXPERTS = Mesh("ep", "E", "", "")
 EXPERT_TENSOR = Mesh("etp", "T", "", "")
 
 
+@op("gather")
+def gather_sequence(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+    """Positions of all ranks of a sequence."""
+    return gather(machine, label, tensor)
+
+
+@op("gather", "tp")
+def gather_tensor(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+    """Positions of all tensor-parallel ranks."""
+    return gather(machine, label, tensor, TENSOR)
+
+
+@op("scatter", "tp")
+def scatter_tensor(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+    """This rank's positions of the sum over tensor-parallel ranks."""
+    return scatter(machine, label, tensor, TENSOR)
+
+
+@op("gather", "etp")
+def gather_expert(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+    """Rows of all ranks that share each expert."""
+    return gather(machine, label, tensor, EXPERT_TENSOR)
+
+
+@op("scatter", "etp")
+def scatter_expert(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+    """This rank's rows of the sum over the ranks that share each expert."""
+    return scatter(machine, label, tensor, EXPERT_TENSOR)
+
+
 def gather(machine: Machine, label: str, tensor: Tensor, mesh: Mesh = SEQUENCE) -> Tensor:
     """Every rank's positions on every rank, by all-gather; backward reduces and scatters."""
     return _with_transpose(machine, label, tensor, partial(_gather, mesh), partial(_reduce_scatter, mesh))
@@ -63,6 +96,7 @@ def scatter(machine: Machine, label: str, tensor: Tensor, mesh: Mesh = SEQUENCE)
     return _with_transpose(machine, label, tensor, partial(_reduce_scatter, mesh), partial(_gather, mesh))
 
 
+@op("join_columns")
 def join_columns(machine: Machine, label: str, tensor: Tensor, dim: str) -> Tensor:
     """Every tp rank's columns [s b part] on every rank, [s b dim], by all-gather; backward reduces and scatters."""
     part = tensor.dims[-1]
@@ -70,7 +104,7 @@ def join_columns(machine: Machine, label: str, tensor: Tensor, dim: str) -> Tens
 
 
 def _columns_in(dim: str, machine: Machine, label: str, tensor: Tensor) -> Tensor:
-    """As heads in: a receive buffer and a permuted copy; tp ranks hold at least one position each, so it is one."""
+    """As heads to sequence: a receive buffer and a permuted copy, since tp ranks hold at least one position each."""
     send = _row_major(machine, f"{label} send buffer", tensor)
     received = machine.new(f"{label} receive buffer", (TENSOR.ranks, *send.dims), tensor.dtype)
     _record(machine, "all_gather", TENSOR, label, send, send.dims)
@@ -100,7 +134,7 @@ def _with_transpose(machine: Machine, label: str, tensor: Tensor, there: Move, b
     return result
 
 
-def _heads_out(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+def _sequence_to_heads(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     s, b, n, d = tensor.axes
     ranks, heads = unfolded(machine.facts, n, ("P", "l"))
     send = machine.view(tensor, (ranks, s, b, heads, d))
@@ -111,7 +145,7 @@ def _heads_out(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     return machine.view(received, contiguous(machine.facts, ("S", b.name, heads.name, d.name)))
 
 
-def _heads_in(machine: Machine, label: str, tensor: Tensor) -> Tensor:
+def _heads_to_sequence(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     _send = _row_major(machine, f"{label} send buffer", tensor)  # held to the return, as torch code does
     _, b, heads, d = tensor.dims
     received = machine.new(f"{label} receive buffer", ("P", "s", b, heads, d), tensor.dtype)
@@ -141,11 +175,6 @@ def _reduce_scatter(mesh: Mesh, machine: Machine, label: str, tensor: Tensor) ->
 
 def _row_major(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     return tensor if machine.is_contiguous(tensor) else machine.copy(tensor, label)
-
-
-def to_expert_ranks(machine: Machine, label: str, handed: Tensor) -> None:
-    """Record an all-to-all of rows between expert ranks."""
-    _record(machine, "all_to_all", EXPERTS, label, handed, (to_each(handed.dims), handed.dims[-1]))
 
 
 def to_each(handed: tuple[str, ...]) -> str:

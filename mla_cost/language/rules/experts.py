@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from mla_cost.language.machine import Gradients, Machine, Tensor
-from mla_cost.language.rules.exchange import to_expert_ranks
+from mla_cost.language.ops import op
 from mla_cost.language.strides import can_view
 
 
+@op("router")
 def router(machine: Machine, label: str, logits: Tensor) -> tuple[Tensor, Tensor]:
     """logits [u b e] to fp32 weights [u b K] and the int64 experts chosen, which need no gradient.
 
@@ -26,6 +27,13 @@ def router(machine: Machine, label: str, logits: Tensor) -> tuple[Tensor, Tensor
     return weights, chosen
 
 
+@op("permute_rows")
+def permute_rows(machine: Machine, label: str, tokens: Tensor, choice: Tensor) -> Tensor:
+    """One row for every expert chosen; the choice is a table."""
+    del choice
+    return permute(machine, label, tokens)
+
+
 def permute(machine: Machine, label: str, tokens: Tensor) -> Tensor:
     """tokens [u b h] to one row for every expert chosen, [u b K h]. Keeps an int32 map of the rows."""
     *rows, hidden = tokens.dims
@@ -39,6 +47,13 @@ def permute(machine: Machine, label: str, tokens: Tensor) -> Tensor:
 
     machine.attach([result], [tokens], backward, saved=[row_map])
     return result
+
+
+@op("unpermute_rows")
+def unpermute_rows(machine: Machine, label: str, rows: Tensor, weights: Tensor, choice: Tensor) -> Tensor:
+    """The rows of each token, weighted and summed; the choice is a table."""
+    del choice
+    return unpermute(machine, label, rows, weights)
 
 
 def unpermute(machine: Machine, label: str, rows: Tensor, weights: Tensor) -> Tensor:
@@ -55,35 +70,7 @@ def unpermute(machine: Machine, label: str, rows: Tensor, weights: Tensor) -> Te
     return result
 
 
-def to_experts(machine: Machine, label: str, rows: Tensor) -> Tensor:
-    """Rows of this rank's tokens [u b K h] to the rows of its experts [R h], by all-to-all."""
-    return _moved(machine, label, rows, ("R", rows.dims[-1]))
-
-
-def from_experts(machine: Machine, label: str, rows: Tensor) -> Tensor:
-    """Rows of this rank's experts [R h] back to its tokens [u b K h], by all-to-all."""
-    return _moved(machine, label, rows, (machine.facts.rows, "b", "K", rows.dims[-1]))
-
-
-def _moved(machine: Machine, label: str, rows: Tensor, dims: tuple[str, ...]) -> Tensor:
-    result = _received(machine, label, rows, dims)
-    name, back = rows.label, rows.dims
-
-    def backward(gradients: Gradients) -> list[Tensor | None]:
-        gradient = gradients[0]
-        assert gradient is not None
-        return [_received(machine, f"gradient of {name}", gradient, back)]
-
-    machine.attach([result], [rows], backward)
-    return result
-
-
-def _received(machine: Machine, label: str, rows: Tensor, dims: tuple[str, ...]) -> Tensor:
-    received = machine.new(label, dims, rows.dtype)
-    to_expert_ranks(machine, label, rows)
-    return received
-
-
+@op("reorder")
 def reorder(machine: Machine, label: str, rows: Tensor) -> Tensor:
     """The rows in another order: a copy each way; the order is a table."""
     result = machine.copy(rows, label)
@@ -98,6 +85,7 @@ def reorder(machine: Machine, label: str, rows: Tensor) -> Tensor:
     return result
 
 
+@op("grouped_linear")
 def grouped_linear(machine: Machine, label: str, rows: Tensor, weight: Tensor) -> Tensor:
     """Rows [.. in] times each its expert's part of weight [c out in]. Keeps the rows; the weight's gradient first."""
     outer = weight.dims[1]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from mla_cost.language.dims import rank_share
 from mla_cost.language.machine import Gradients, Machine, Tensor
+from mla_cost.language.ops import op
+from mla_cost.language.program import DeclarationError
 from mla_cost.language.strides import Axes, can_view, contiguous, is_contiguous
 
 
+@op("linear", absent="passed on")
 def linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """tensor [rows.. inner..] times weight [outer.. inner..], contracted over the dims they share at the end.
 
@@ -27,7 +30,7 @@ def _shared_end(tensor: Tensor, weight: Tensor) -> int:
             break
         shared += 1
     if not shared:
-        raise ValueError(
+        raise DeclarationError(
             f"linear {tensor.label} [{' '.join(tensor.dims)}], {weight.label} [{' '.join(weight.dims)}]: "
             "the last dims differ, so there is nothing to contract"
         )
@@ -51,13 +54,13 @@ def _multiply(
     repeated = machine.facts.elements((*tensor.dims, *outer)) * 2 - needed
     machine.flops(needed, repeated)
     name, axes, dtype = tensor.label, _gradient_axes(machine, tensor, rows), tensor.dtype
-    weight_name, weight_dims = weight.label, weight.dims
+    weight_name, weight_dims, weight_dtype = weight.label, weight.dims, weight.dtype
     folded = len(tensor.axes) > 2  # then the gradient is unfolded again: a view of the product
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         machine.flops(needed * 2, repeated * 2)
-        of_weight = machine.new(f"gradient of {weight_name}", weight_dims, dtype)
+        of_weight = machine.new(f"gradient of {weight_name}", weight_dims, weight_dtype)
         of_input = machine.new_as(f"gradient of {name}", axes, dtype)
         return [machine.view(of_input, axes) if folded else of_input, of_weight]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from mla_cost.language.machine import Gradients, Machine, Tensor
+from mla_cost.language.ops import op
 
 
+@op("other_mixer")
 def other_mixer(machine: Machine, label: str, hidden: Tensor) -> Tensor:
     """hidden [s b h] to [s b h], keeping B bytes, what it keeps of its input among them.
 
@@ -22,6 +24,7 @@ def other_mixer(machine: Machine, label: str, hidden: Tensor) -> Tensor:
     return result
 
 
+@op("with_indexer")
 def with_indexer(machine: Machine, attended: Tensor) -> Tensor:
     """The same tensor, and I bytes that the indexer beside it keeps until backward comes by."""
     kept = machine.new("kept by the indexer", ("I",), "int8")

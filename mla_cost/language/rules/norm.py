@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from mla_cost.language.machine import Gradients, Machine, Tensor
+from mla_cost.language.ops import Call, op
+from mla_cost.language.program import DeclarationError
 from mla_cost.language.rules.elementwise import cast
 from mla_cost.language.rules.split import contiguous
 from mla_cost.language.strides import Axes, Axis, like
+
+
+@op("norm")
+def normed(call: Call, tensor: Tensor, weight: Tensor) -> Tensor:
+    """RMSNorm of the last axis, in one kernel or op by op by the setting `norm`."""
+    if weight.dims != tensor.dims[-1:]:
+        raise DeclarationError(f"its weight is [{' '.join(weight.dims)}], and what it norms ends in {tensor.dims[-1]}")
+    rule = composite_norm if call.settings["norm"] == "composite" else norm
+    return rule(call.machine, call.label, tensor, weight)
 
 
 def norm(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
@@ -16,13 +27,13 @@ def norm(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor
     result = machine.copy(tensor, label)
     statistics = machine.new(f"{label} statistics", tensor.dims[:-1], "fp32")
     name, dims, dtype = tensor.label, tensor.dims, tensor.dtype
-    weight_name, weight_dims = weight.label, weight.dims
+    weight_name, weight_dims, weight_dtype = weight.label, weight.dims, weight.dtype
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         return [
             machine.new(f"gradient of {name}", dims, dtype),
-            machine.new(f"gradient of {weight_name}", weight_dims, dtype),
+            machine.new(f"gradient of {weight_name}", weight_dims, weight_dtype),
         ]
 
     machine.attach([result], [tensor, weight], backward, saved=[tensor, weight, statistics])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from mla_cost.language.machine import Machine, Tensor
+from mla_cost.language.ops import op
 from mla_cost.language.rules.elementwise import add, multiply, negate
 from mla_cost.language.rules.split import concat, cut_up
 
 
+@op("rope", absent="passed on")
 def rope(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """x * cos + rotate_half(x) * sin over the last axis."""
     turned = multiply(machine, f"{label} cosine part", tensor)

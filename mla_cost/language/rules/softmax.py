@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from mla_cost.language.machine import DTYPE_BYTES, Gradients, Machine, Tensor
+from mla_cost.language.ops import Call, op
 from mla_cost.language.polynomial import ZERO, Polynomial
 from mla_cost.language.rules.elementwise import cast
+
+
+@op("softmax")
+def softmax_of(call: Call, tensor: Tensor) -> Tensor:
+    """Softmax in the dtype of the setting `softmax_dtype`."""
+    wanted = call.settings["softmax_dtype"]
+    return softmax(call.machine, call.label, tensor, tensor.dtype if wanted == "activation" else wanted)
 
 
 def softmax(machine: Machine, label: str, tensor: Tensor, dtype: str) -> Tensor:

@@ -5,16 +5,88 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mla_cost.language.machine import Gradients, Machine, Tensor
+from mla_cost.language.ops import Part, op
+from mla_cost.language.program import DeclarationError
 from mla_cost.language.strides import Axes, Axis
 
 
-def split(machine: Machine, tensor: Tensor, parts: Sequence[tuple[str, str]]) -> list[Tensor]:
+@op("split")
+def split(machine: Machine, tensor: Tensor, parts: Sequence[Part]) -> list[Tensor]:
     """Views along the axis whose name is the sum of the parts. parts: (label, dim) each.
 
-    Backward makes one fresh tensor of the full size, with zeros first for a part that got no gradient.
+    Backward makes one fresh tensor of the full size, with zeros first for a part that got no gradient. A part of size
+    zero is absent, and the only one that is not is the tensor itself.
     """
-    at = tensor.position("+".join(dim for _, dim in parts))
-    return cut_up(machine, tensor, at, parts)
+    missing = machine.facts.zeros
+    present = [part for part in parts if part[1] not in missing]
+    at = _position(tensor, "+".join(dim for _, dim in present))
+    if len(present) == len(parts):
+        return cut_up(machine, tensor, at, parts)
+    views = [tensor] if len(present) == 1 else cut_up(machine, tensor, at, present)
+    return [
+        machine.absent(label, (*tensor.dims[:at], dim, *tensor.dims[at + 1 :])) if dim in missing else views.pop(0)
+        for label, dim in parts
+    ]
+
+
+def _position(tensor: Tensor, dim: str) -> int:
+    if dim not in tensor.dims:
+        raise DeclarationError(
+            f"{tensor.label} is [{' '.join(tensor.dims)}], without a dim {dim}", nearest=nearest_dims(dim, tensor.dims)
+        )
+    return tensor.position(dim)
+
+
+def nearest_dims(dim: str, dims: Sequence[str]) -> tuple[str, ...]:
+    """Dims that look like it, for a message."""
+    from mla_cost.errors import nearest
+
+    return nearest(dim, dims)
+
+
+@op("slice", absent="passed on")
+def slice_of(machine: Machine, label: str, tensor: Tensor, dim: str) -> Tensor:
+    """The first part of the last axis; the tensor itself where the rest is absent."""
+    if dim == tensor.dims[-1]:
+        return tensor
+    if dim not in tensor.dims[-1].split("+"):
+        raise DeclarationError(f"{tensor.label} ends in {tensor.dims[-1]}, of which {dim} is no part")
+    return narrow(machine, label, tensor, len(tensor.axes) - 1, dim)
+
+
+@op("cut")
+def cut(machine: Machine, label: str, tensor: Tensor, like: Tensor) -> Tensor:
+    """Cut back to the width of the second operand."""
+    return narrow(machine, label, tensor, len(tensor.axes) - 1, like.dims[-1])
+
+
+@op("pad")
+def pad_to(machine: Machine, label: str, tensor: Tensor, like: Tensor) -> Tensor:
+    """Filled up to the width of the second operand."""
+    return pad(machine, label, tensor, like.dims[-1])
+
+
+@op("own_heads")
+def own_heads(machine: Machine, weight: Tensor) -> Tensor:
+    """This rank's rows of a weight, a view."""
+    return narrow(machine, weight.label, weight, _position(weight, "n"), "l")
+
+
+@op("concat", absent="left out")
+def concat_of(machine: Machine, label: str, tensors: list[Tensor]) -> Tensor:
+    """Joined along the last axis, whose name is the sum of theirs."""
+    first, *rest = tensors
+    for tensor in rest:
+        if tensor.dims[:-1] != first.dims[:-1]:
+            shapes = " and ".join(f"{it.label} [{' '.join(it.dims)}]" for it in (first, tensor))
+            raise DeclarationError(f"{shapes} differ before their last dims")
+    return concat(machine, label, tensors, "+".join(tensor.dims[-1] for tensor in tensors))
+
+
+@op("expand", absent="passed on")
+def expand_to(machine: Machine, label: str, tensor: Tensor, heads: Tensor) -> Tensor:
+    """One row for every head that the second operand has."""
+    return expand(machine, label, tensor, 2, heads.dims[2])
 
 
 def cut_up(machine: Machine, tensor: Tensor, at: int, parts: Sequence[tuple[str, str]]) -> list[Tensor]:
@@ -97,6 +169,7 @@ def expand(machine: Machine, label: str, tensor: Tensor, at: int, dim: str) -> T
     return view
 
 
+@op("contiguous", absent="passed on")
 def contiguous(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """A row-major copy, or the tensor itself where it is row-major already. Backward passes the gradient on."""
     if machine.is_contiguous(tensor):

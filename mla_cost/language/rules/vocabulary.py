@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from mla_cost.language.dims import rank_share
 from mla_cost.language.machine import Gradients, Machine, Tensor
+from mla_cost.language.ops import op
 from mla_cost.language.rules.elementwise import cast
 from mla_cost.language.rules.exchange import TENSOR, all_reduce, recorded
 
 REDUCED = ("maximum", "target logit", "sum")
 
 
+@op("embedding")
 def embedding(machine: Machine, label: str, weight: Tensor) -> Tensor:
     """One row of the weight [V h] for every position of a table of ids: [s b h]. Backward is a dense gradient.
 
@@ -43,6 +45,7 @@ def _looked_up(machine: Machine, label: str, weight: Tensor) -> Tensor:
     return result
 
 
+@op("cross_entropy", "log-softmax")
 def log_softmax_loss(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """`F.cross_entropy` of logits [s b V]: the mean loss, a scalar that is not counted. Keeps the log-probabilities.
 
@@ -114,6 +117,7 @@ def _divided_gradient(machine: Machine, label: str, name: str, dims: tuple[str, 
     return made
 
 
+@op("cross_entropy")
 def cross_entropy(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """The same loss in place, as Megatron writes it: one fp32 copy of the logits becomes the probabilities it keeps.
 
@@ -141,6 +145,7 @@ def _reduced(machine: Machine, label: str, positions: Tensor) -> None:
         all_reduce(machine, TENSOR, label, positions, ("u", *positions.dims[1:]))
 
 
+@op("cross_entropy", "overwriting")
 def cross_entropy_overwriting(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """The same loss in one kernel that writes the gradient over the logits, whose storage alone it keeps.
 
@@ -156,6 +161,7 @@ def cross_entropy_overwriting(machine: Machine, label: str, logits: Tensor) -> T
     return result
 
 
+@op("chunked_loss")
 def chunked_loss(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tensor:
     """Head and loss together, q of the s b positions at a time: hidden [s b h], weight [V h].
 
@@ -196,6 +202,7 @@ def _chunk(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> None
     del probabilities, position, gradient
 
 
+@op("total_loss")
 def total_loss(machine: Machine, label: str, losses: list[Tensor]) -> Tensor:
     """The sum of losses, a scalar that is not counted; each is handed a scalar gradient."""
     result = machine.uncounted(label)

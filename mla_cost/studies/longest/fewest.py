@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from mla_cost.errors import InputError
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import even_layout
+from mla_cost.mesh.placement import even_layout
 from mla_cost.pricing.resolve import Illegal
 from mla_cost.studies.longest.bounds import divisors, smallest
 from mla_cost.studies.longest.needs import ModelNeeds, Question
-from mla_cost.weights.states import RankParameters
+from mla_cost.weights.held import RankParameters
 
 MOST_DEVICES = 2**20
 MOST_DEGREE = 2**16
@@ -112,7 +112,7 @@ def _least_dp(needs: ModelNeeds, degrees: _Degrees, most: int) -> int | None:
 
     try:
         last = at(possible[-1])
-        held = {(each.dense, each.expert, each.buffers): each for each in needs.held(last)}
+        held = {(each.trained, each.untrained): each for each in needs.held(last)}
         if not _fits(needs, last, [_Beside(each, 0, 0) for each in held.values()]):
             return None  # the states alone are too large
         active = _active(needs, last)
@@ -145,14 +145,14 @@ class _Beside(NamedTuple):
     """What a stage holds, and the most that stands and is alive beside its states. Bytes."""
 
     held: RankParameters
-    standing: int
+    persistent: int
     active: int
 
 
 def _active(needs: ModelNeeds, settings: PlanSettings) -> list[_Beside]:
     """Every stage; dp changes nothing of it."""
     found = (
-        _Beside(held, sum(part.bytes for part in cost.standing), cost.active.bytes)
+        _Beside(held, sum(part.bytes for part in cost.persistent), cost.active.bytes)
         for cost, held in zip(needs.costs(settings), needs.held(settings), strict=True)
     )
     return list(dict.fromkeys(found))
@@ -161,5 +161,5 @@ def _active(needs: ModelNeeds, settings: PlanSettings) -> list[_Beside]:
 def _fits(needs: ModelNeeds, settings: PlanSettings, stages: Sequence[_Beside]) -> bool:
     """Whether every stage has room."""
     states = [(needs.states(settings, stage.held), stage) for stage in stages]
-    need = max(kept.total + stage.standing + max(stage.active, kept.step_bytes) for kept, stage in states)
+    need = max(kept.total + stage.persistent + max(stage.active, kept.step_bytes) for kept, stage in states)
     return need <= needs.room(settings)

@@ -10,16 +10,21 @@ from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import FenceError
-from mla_cost.mesh.parallel import Chunk, Parallel, stages
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.placement import Chunk, stages
 from mla_cost.pricing import verdict as fit
 from mla_cost.pricing import whole_model
 from mla_cost.pricing.block import figures
+from mla_cost.pricing.persistent import persistent_buffers
+from mla_cost.pricing.places import layer_name
 from mla_cost.pricing.resolve import Illegal, Point, resolve
-from mla_cost.pricing.stage import ChunkCost, Segments, activations, as_allocated, layer_name
-from mla_cost.pricing.whole_model import Cost, parallel_of, state_settings
+from mla_cost.pricing.stage import ChunkCost, Segments, activations, as_allocated
+from mla_cost.pricing.stage_weights import Asked, RankWeights
+from mla_cost.pricing.whole_model import StageCost, parallel_of, state_settings
 from mla_cost.results import Verdict
+from mla_cost.weights.held import RankParameters
 from mla_cost.weights.parameters import LayerKind, layer_kinds
-from mla_cost.weights.states import RankParameters, States, rank_parameters, states
+from mla_cost.weights.states import States, states
 
 
 class Question(NamedTuple):
@@ -63,12 +68,6 @@ def room(verdict: Verdict, peak: int) -> int:
     if verdict.headroom_bytes is None:
         raise Illegal(verdict.reason)
     return verdict.headroom_bytes + peak
-
-
-def with_kernel(model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings) -> PlanSettings:
-    """The settings with a kernel in place of `auto`, as plans choose it; head widths and dtype alone decide."""
-    chosen, _ = fit.with_kernel(model, device, form, smallest(settings))
-    return settings.model_copy(update={"kernel": chosen.kernel, "value_padding": chosen.value_padding})
 
 
 def smallest(settings: PlanSettings) -> PlanSettings:
@@ -128,7 +127,7 @@ class ModelNeeds:
         whole_model.require_legal(self.question.model, settings)
         return [elements for _, elements in self._stages(settings, parallel_of(settings))]
 
-    def costs(self, settings: PlanSettings) -> list[Cost]:
+    def costs(self, settings: PlanSettings) -> list[StageCost]:
         """Every stage of the pipeline. Raises as `peak`."""
         whole_model.require_form(self.question.model, self.question.form, settings)
         whole_model.require_legal(self.question.model, settings)
@@ -140,17 +139,17 @@ class ModelNeeds:
 
     def _cost(
         self, settings: PlanSettings, parallel: Parallel, at: int, chunks: tuple[Chunk, ...], held: RankParameters
-    ) -> Cost:
+    ) -> StageCost:
         costs = tuple(self._chunk(settings, chunk) for chunk in chunks)
         schedule = parallel._replace(tp=1, sp=1, ep=1, etp=1, dp=1)  # so that layouts share what is worked out for one
         active = activations(schedule, at, costs)
-        standing = whole_model.standing(costs, PROFILES[settings.profile], self.question.device.arch)
-        return Cost(at, chunks, costs, self.states(settings, held), active, standing)
+        buffers = persistent_buffers(costs, PROFILES[settings.profile], self.question.device.arch)
+        return StageCost(at, chunks, costs, held, self.states(settings, held), active, buffers)
 
     def states(self, settings: PlanSettings, held: RankParameters) -> States:
         """What a rank keeps between steps, looked up by all that decides it."""
         parallel, shared = parallel_of(settings), self.question.shared
-        key = ("states", held.dense, held.expert, held.buffers, parallel.dense_dp, parallel.expert_dp, parallel.pp > 1)
+        key = ("states", held, parallel.dense_dp, parallel.expert_dp, parallel.pp > 1)
         if key not in shared:
             shared[key] = states(held, parallel, state_settings(settings))
         found: States = shared[key]
@@ -196,7 +195,7 @@ class ModelNeeds:
     def _stages(self, settings: PlanSettings, parallel: Parallel) -> list[tuple[tuple[Chunk, ...], RankParameters]]:
         """The chunks of each stage and what a rank holds of them, which neither sp, dp nor the length changes."""
         model, shared = self.question.model, self.question.shared
-        key = ("stages", parallel.tp, parallel.pp, parallel.ep, parallel.etp, parallel.layout)
+        key = ("stages", self.question.form, parallel.tp, parallel.pp, parallel.ep, parallel.etp, parallel.layout)
         if key not in shared:
             laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
             shared[key] = [(chunks, self._held(settings, parallel, chunks)) for chunks in laid_out]
@@ -205,10 +204,18 @@ class ModelNeeds:
 
     def _held(self, settings: PlanSettings, parallel: Parallel, chunks: tuple[Chunk, ...]) -> RankParameters:
         """Stages with layers of the same kinds hold the same number of elements."""
-        model, shared = self.question.model, self.question.shared
+        shared, asked = self.question.shared, Asked.of(self.question.form, settings)
         alike = tuple(map(self._alike, chunks))
-        key = ("held", parallel.tp, parallel.pp, parallel.ep, parallel.etp, alike)
+        key = ("held", asked, parallel.pp, alike)
         if key not in shared:
-            shared[key] = rank_parameters(model, parallel, chunks, state_settings(settings))
+            shared[key] = self._weights(asked).parameters(chunks, parallel.pp)
         found: RankParameters = shared[key]
+        return found
+
+    def _weights(self, asked: Asked) -> RankWeights:
+        """The weights of a rank, read once."""
+        shared = self.question.shared
+        if asked not in shared:
+            shared[asked] = RankWeights(self.question.model, asked)
+        found: RankWeights = shared[asked]
         return found

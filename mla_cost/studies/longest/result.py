@@ -15,11 +15,12 @@ from mla_cost.inputs import catalog
 from mla_cost.inputs.command import command_of
 from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.pricing.automatic import with_kernel
 from mla_cost.pricing.resolve import Illegal, named
 from mla_cost.results import Status
 from mla_cost.studies.longest.bounds import divisors, largest
 from mla_cost.studies.longest.fewest import MOST_DEGREE, Layout, Watch, fewest, unwatched
-from mla_cost.studies.longest.needs import Needs, Question, needs_of, room, with_kernel
+from mla_cost.studies.longest.needs import Needs, Question, needs_of, room
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -270,7 +271,7 @@ class _Search(NamedTuple):
 
     def fit(self, device: DeviceConfig, form: str) -> Fit:
         """One form on one device."""
-        settings = with_kernel(self.model, device, form, self.settings)
+        settings, _ = with_kernel(self.model, device, form, self.settings)
         question = Question(self.model, device, form, settings, self.shared, self.global_batch)
         found = self.longest(question)
         least_sp, status, layout = None, None, None

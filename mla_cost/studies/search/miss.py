@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any, Final
 
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.pricing import verdict as fit
-from mla_cost.pricing import what_ifs, whole_model
+from mla_cost.mesh.schedule import idle
+from mla_cost.pricing import automatic, model_rows, what_ifs, whole_model
 from mla_cost.pricing.resolve import Illegal, scheme_of
 from mla_cost.results import Verdict
 from mla_cost.studies.search.options import CHOICES, Question
@@ -48,7 +48,7 @@ def _problems(space: Space) -> tuple[str, ...]:
 def _with_levers(question: Question, settings: PlanSettings) -> Verdict:
     """The verdict of a plan with what each change of it would do, as far as the search itself may go."""
     model, device = question.model, question.device
-    (row,) = whole_model.rows(model, device, settings)
+    (row,) = model_rows.rows(model, device, settings)
     told = what_ifs.with_levers(model, device, settings, row, allowed=partial(within, question)).verdict
     assert told is not None
     return told
@@ -69,12 +69,8 @@ def within(question: Question, settings: PlanSettings) -> bool:
         return False
     if any(getattr(taken, axis) not in values for axis, values in question.axes.items()):
         return False
-    return asked.kernel in {fit.AUTO, settings.kernel} and 100 * _idle(settings) <= own.max_idle
-
-
-def _idle(settings: PlanSettings) -> float:
-    waits = settings.pp - 1
-    return waits / (settings.virtual_stages * settings.micro_batches + waits)
+    waits, slots = idle(whole_model.parallel_of(settings))
+    return asked.kernel in {automatic.AUTO, settings.kernel} and 100 * waits <= own.max_idle * slots
 
 
 def more_devices(question: Question, watch: Watch = unwatched) -> tuple[Candidate | None, tuple[int, ...]]:

@@ -10,10 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
+from mla_cost.declared.shardings import SHARDINGS
 from mla_cost.errors import InputError
+from mla_cost.inputs import table
 from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
 from mla_cost.inputs.given import names as names_of
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.table import TABLE
 from mla_cost.language.recompute import POLICIES
 from mla_cost.pricing.resolve import named
 from mla_cost.studies.sweep.axes import values_of
@@ -21,9 +24,9 @@ from mla_cost.studies.sweep.axes import values_of
 By = Literal["devices", "weight", "required", "sent", "flops", "idle"]
 Devices = Annotated[int, Field(ge=1, le=2**16)]  # so that no degree is more than a plan takes
 Limit = Annotated[int, Field(ge=1, le=2**16)] | None
-DEGREES: Final[tuple[str, ...]] = ("tp", "sp", "pp", "ep", "etp", "virtual_stages", "micro_batch")
-CHOICES: Final[tuple[str, ...]] = ("scheme", "sharding", "remat")
-CHOSEN: Final = ("dp", "micro_batches", "pipeline_layout", "first_layers", "last_layers")  # what follows from the rest
+DEGREES: Final = table.names(search="degree")
+CHOICES: Final = table.names(search="choice")
+CHOSEN: Final = table.names(search="follows")  # what follows from the rest
 
 
 class Options(BaseModel):
@@ -79,7 +82,9 @@ class Question(NamedTuple):
             return self.axes[axis]
         if axis == "remat":
             return (*POLICIES, *PROFILES[self.settings.profile].recomputes)
-        return get_args(PlanSettings.model_fields[axis].annotation)
+        if axis == "sharding":
+            return tuple(SHARDINGS)
+        return TABLE[axis].values
 
 
 def options(settings: PlanSettings, given: Mapping[str, Any]) -> Options:

@@ -1,6 +1,6 @@
 """Every way to lay a model out on a number of devices, and the rule that forbids each of the others.
 
-The rules are those of `parallel.problems`, each asked of the degrees that it is about, so that a rule is tried once for
+The rules are those of `legality.problems`, each asked of the degrees that it is about, so that a rule is tried once for
 all layouts that share them.
 """
 
@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from mla_cost.mesh.parallel import Parallel, Problem, Shape, even_layout, problems
-from mla_cost.pricing.whole_model import state_settings
+from mla_cost.errors import Problem
+from mla_cost.language.schedule import Schedule
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.legality import Shape, problems
+from mla_cost.mesh.placement import even_layout
+from mla_cost.mesh.schedule import idle
+from mla_cost.pricing.whole_model import parallel_of, state_settings
 from mla_cost.studies.longest.bounds import divisors
 from mla_cost.studies.search.options import Question
 from mla_cost.studies.search.records import Ruled
@@ -35,11 +40,18 @@ class Place(NamedTuple):
     pipeline_layout: str | None
     micro_batch: int
     micro_batches: int
+    waits: int  # slots of its schedule in which a stage waits for others, were all passes alike
+    slots: int  # that its schedule takes
 
     @property
     def devices(self) -> int:
         """Ranks in all."""
         return self.tp * self.sp * self.pp * self.dp
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """What of it a plan states."""
+        return {name: value for name, value in self._asdict().items() if name not in {"waits", "slots"}}
 
     @property
     def layout(self) -> tuple[int, ...]:
@@ -49,8 +61,7 @@ class Place(NamedTuple):
     @property
     def idle(self) -> float:
         """The share of the schedule that a stage waits for others, were all steps alike."""
-        waits = self.pp - 1
-        return waits / (self.virtual_stages * self.micro_batches + waits)
+        return self.waits / self.slots
 
 
 class Tally:
@@ -188,14 +199,19 @@ def _batches(question: Question, layout: Parallel, tally: Tally) -> Iterator[Pla
     sizes = question.axes.get("micro_batch") or tuple(divisors(share, share if most is None else most))
     for size in sizes:
         count = max(1, share // size)
-        asked = _pipeline(layout)._replace(micro_batches=count, dp=layout.dp)
-        wrong = _broken(asked._replace(layout=None), _NOTHING._replace(global_batch=batch, micro_batch=size))
-        place = Place(*_degrees(layout), layout.virtual_stages, layout.layout, size, count)
-        wrong = wrong or _too_idle(question, place)
+        asked = _pipeline(layout)._replace(micro_batches=count, dp=layout.dp, layout=None, schedule=_schedule(question))
+        wrong = _broken(asked, _NOTHING._replace(global_batch=batch, micro_batch=size))
+        if wrong is None:
+            place = Place(*_degrees(layout), layout.virtual_stages, layout.layout, size, count, *idle(asked))
+            wrong = _too_idle(question, place)
         if wrong is not None:
             tally.add(wrong.field, "batches", 1, wrong.text)
         else:
             yield place
+
+
+def _schedule(question: Question) -> Schedule | None:
+    return parallel_of(question.settings).schedule
 
 
 def _degrees(layout: Parallel) -> tuple[int, int, int, int, int, int]:
@@ -203,8 +219,8 @@ def _degrees(layout: Parallel) -> tuple[int, int, int, int, int, int]:
 
 
 def _too_idle(question: Question, place: Place) -> Problem | None:
-    most, waits = question.options.max_idle, place.pp - 1
-    if 100 * waits <= most * (place.virtual_stages * place.micro_batches + waits):
+    most = question.options.max_idle
+    if 100 * place.waits <= most * place.slots:
         return None
     message = (
         f"at pp {place.pp} with {place.micro_batches} micro-batches a stage waits {place.idle:.0%} of its schedule, "
@@ -237,6 +253,6 @@ def _listed(values: tuple[int, ...]) -> str:
 def _all_wrong(question: Question, mesh: Parallel) -> tuple[str, ...]:
     limits, batch = question.options.limits(question.device), question.options.global_batch
     over = [_over(axis, getattr(mesh, axis), limit) for axis, limit in limits.items() if getattr(mesh, axis) > limit]
-    full = mesh._replace(micro_batches=max(1, batch // mesh.dp))
+    full = mesh._replace(micro_batches=max(1, batch // mesh.dp), schedule=_schedule(question))
     rules = problems(full, _shape(question)._replace(global_batch=batch))
     return tuple(wrong.text for wrong in (*over, *rules))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, wait
-from multiprocessing import active_children, get_context
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -14,7 +11,7 @@ from numpy.typing import NDArray
 
 from mla_cost.batch import price
 from mla_cost.batch.codes import ILLEGAL, STATUSES, TIGHT
-from mla_cost.batch.cores import available, can_fork, shared
+from mla_cost.batch.cores import answers, available, can_fork, shared
 from mla_cost.language.evaluate import FENCE
 from mla_cost.studies.search.options import Question
 from mla_cost.studies.search.order import Row, Table, each, first, joined, leaders, rows_of, unbeaten
@@ -23,7 +20,6 @@ from mla_cost.studies.search.space import Space
 from mla_cost.studies.search.weight import split, weight, weights_of
 
 MANY: Final = 20_000  # candidates: from here on a second process is worth its start
-POLL: Final = 0.2  # seconds between two looks at how far others are
 INEXACT: Final = "a stage sends 2^53 bytes or more in one step, past which bytes are not exact; make the plan smaller"
 
 
@@ -64,35 +60,16 @@ def _parts(space: Space, told: Callable[[int], None]) -> Iterator[tuple[_Kept, T
     if workers < 2 or space.most < MANY or not can_fork():
         yield from (_part(space, done, number, told) for number in numbers)
         return
-    others = set(active_children())
-    pool = ProcessPoolExecutor(workers, get_context("fork"), _begin, (space, done))
-    try:
-        found = [pool.submit(_begun, number) for number in numbers]
-        while wait(found, timeout=POLL).not_done:
-            told(int(done.sum()))
-        yield from (each.result() for each in found)
-    except BaseException:
-        for worker in set(active_children()) - others:  # nobody wants their work any more
-            worker.kill()
-        raise
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    found = answers(lambda number: _part(space, done, number), len(numbers), workers, lambda: told(int(done.sum())))
+    if found is None:  # a process failed: what it failed of is told, or done, here
+        done[:] = 0
+        found = [_part(space, done, number, told) for number in numbers]
+    yield from found
 
 
-_WORK: list[tuple[Space, NDArray[Any]]] = []  # of a worker: what it was forked with, which need not be sent
-
-
-def _begin(space: Space, done: NDArray[Any]) -> None:
-    """A worker leaves Ctrl-C to the process that it works for, which ends it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _WORK[:] = [(space, done)]
-
-
-def _begun(number: int) -> tuple[_Kept, Tally]:
-    return _part(*_WORK[0], number, lambda _: None)
-
-
-def _part(space: Space, done: NDArray[Any], number: int, told: Callable[[int], None]) -> tuple[_Kept, Tally]:
+def _part(
+    space: Space, done: NDArray[Any], number: int, told: Callable[[int], None] = lambda _: None
+) -> tuple[_Kept, Tally]:
     """The candidates of one program, and what is refused on the way."""
     kept, tally = _Kept(space.question), Tally()
     before, space.tally = space.tally, tally
@@ -109,7 +86,7 @@ def tables(space: Space, number: int) -> Iterator[Table]:
     question, program = space.question, space.programs[number]
     for rows in space.batches(number):
         columns = space.columns(rows)
-        composed = price(question.model, question.device, program.form, program.settings, columns, busiest=True)
+        composed = price(question.model, question.device, program.form, program.settings, columns, over_stages=True)
         table = _table(space, rows, composed)
         illegal, inexact = table["status"] == ILLEGAL, table["sent"] >= FENCE
         if illegal.any():
@@ -121,20 +98,20 @@ def tables(space: Space, number: int) -> Iterator[Table]:
 
 def _table(space: Space, rows: Table, composed: Any) -> Table:
     at = {name: values[rows["place"]] for name, values in space.at.items()}
-    rates, flops = weights_of(space.question.device), composed.busiest_flops
-    inside, between = split(rates, at, composed.busiest_by_axis)
+    rates, most = weights_of(space.question.device), composed.most
+    inside, between = split(rates, at, most.by_axis)
     return {
         **rows,
         **{name: at[name] for name in ("devices", "idle", "layout")},
         "inside": inside,
         "between": between,
-        "weight": weight(rates, flops, inside, between, at["idle"]),
+        "weight": weight(rates, most.executed, inside, between, at["idle"]),
         "status": composed.status,
-        "required": composed.required_bytes,
-        "short": composed.required_bytes - composed.usable_bytes,
-        "sent": composed.busiest_wire_bytes,
-        "flops": flops,
-        **composed.busiest_by_axis,
+        "required": composed["required_bytes"],
+        "short": composed["required_bytes"] - composed["usable_bytes"],
+        "sent": most.wire_bytes,
+        "flops": most.executed,
+        **most.by_axis,
         "alike": np.ones(len(composed.status), np.int64),
         "variants": np.ones(len(composed.status), np.int64),
     }

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+from mla_cost.declared.layers import named as declared_as
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
-from mla_cost.errors import InputError
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.parallel import Parallel
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.pricing.automatic import with_kernel
 from mla_cost.pricing.resolve import Illegal, named, resolve, scheme_of
-from mla_cost.studies.longest.needs import smallest, with_kernel
+from mla_cost.studies.longest.needs import smallest
 from mla_cost.studies.search.options import Question
-from mla_cost.weights.states import RankParameters, StateSettings, states
-
-LAYER: Final = "dense"  # every model's layers and every profile have one; degrees are refused alike in all
+from mla_cost.weights.states import StateSettings, sharding_problem
 
 
 class Program(NamedTuple):
@@ -36,7 +35,7 @@ def programs(question: Question) -> tuple[list[Program], dict[str, str]]:
     profile = named("profile", question.settings.profile, PROFILES)
     possible = tuple(name for name, scheme in SCHEMES.items() if not scheme.attends or name in profile.schemes)
     for form in question.settings.form:
-        base = with_kernel(question.model, question.device, form, _bare(question))
+        base, _ = with_kernel(question.model, question.device, form, _bare(question))
         for scheme in question.axes.get("scheme", possible):
             try:
                 scheme_of(form, scheme)
@@ -91,8 +90,9 @@ def refused_policies(question: Question, program: Program) -> dict[str, str]:
 
 
 def _refusal(question: Question, program: Program, settings: PlanSettings) -> str:
+    layer = declared_as("layer")  # every model's layers and every profile have one; degrees are refused alike in all
     try:
-        resolve(question.model, program.form, settings, LAYER)
+        resolve(question.model, program.form, settings, layer)
     except Illegal as error:
         return str(error)
     return ""
@@ -100,11 +100,6 @@ def _refusal(question: Question, program: Program, settings: PlanSettings) -> st
 
 def refused_in_pipelines(question: Question) -> dict[str, str]:
     """Of the ways to shard that are searched, those that no pipeline has, with the reason."""
-    nothing, pipeline = RankParameters(0, 0, 0, 0, 0), Parallel(pp=2)
-    found = {}
-    for sharding in question.values("sharding"):
-        try:
-            states(nothing, pipeline, StateSettings(sharding=sharding))
-        except InputError as error:
-            found[sharding] = str(error)
-    return found
+    asked = {name: StateSettings(sharding=name) for name in question.values("sharding")}
+    found = {name: sharding_problem(Parallel(pp=2), keeping) for name, keeping in asked.items()}
+    return {name: reason for name, reason in found.items() if reason}

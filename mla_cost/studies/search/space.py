@@ -82,7 +82,7 @@ class Space:
         """The plan of a row."""
         program, place = self.programs[row["program"]], self.places[row["place"]]
         choices = {"sharding": self.shardings[row["sharding"]], "remat": self.policies[row["policy"]]}
-        return program.settings.model_copy(update={**place._asdict(), **choices})
+        return program.settings.model_copy(update={**place.stated, **choices})
 
     def columns(self, rows: Table) -> dict[str, Any]:
         """What rows differ in, for the array engine."""

@@ -7,7 +7,7 @@ from typing import cast
 from mla_cost.batch.codes import STATUSES
 from mla_cost.batch.composed import AXES, require_equal
 from mla_cost.inputs.command import command_of
-from mla_cost.pricing import whole_model
+from mla_cost.pricing import model_rows, stage_work
 from mla_cost.results import Status, Verdict
 from mla_cost.studies.search.order import Row
 from mla_cost.studies.search.records import Candidate
@@ -23,7 +23,7 @@ def candidate(space: Space, row: Row) -> Candidate:
         kernel=program.settings.kernel,
         value_padding=program.settings.value_padding,
         devices=place.devices,
-        **place._asdict(),
+        **place.stated,
         sharding=space.shardings[row["sharding"]],
         remat=space.policies[row["policy"]],
         status=cast("Status", STATUSES[row["status"]]),
@@ -52,16 +52,16 @@ def checked(space: Space, row: Row) -> Verdict:
     """
     settings, question = space.settings(row), space.question
     form = settings.form[0]
-    (result,) = whole_model.rows(question.model, question.device, settings)
+    (result,) = model_rows.rows(question.model, question.device, settings)
     verdict = result.verdict
     assert verdict is not None
-    sent, flops = whole_model.busiest(question.model, question.device, form, settings)
+    most = stage_work.most_of_stages(question.model, question.device, form, settings)
     wanted = {
         "status": STATUSES.index(verdict.status),
         "required": verdict.required_bytes,
         "short": -(verdict.headroom_bytes or 0),
-        "sent": sent,
-        "flops": flops,
+        "sent": most.wire_bytes,
+        "flops": most.executed,
     }
     require_equal(row["place"], row, wanted)
     return verdict

@@ -7,8 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, MISSING, NONE, UNSUPPORTED, UNTRAINED
-from mla_cost.pricing.verdict import AUTO, TIGHT
+from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, MISSING, NONE, UNTRAINED
+from mla_cost.language.numbers import where
+from mla_cost.pricing.automatic import AUTO
+from mla_cost.pricing.usable import status
 from mla_cost.results.columns import BYTES, Column
 from mla_cost.studies.sweep.automatic import Automatic
 from mla_cost.studies.sweep.check import Checker
@@ -57,8 +59,8 @@ class Attention:
             for at, mine in devices.items():
                 for name, view in views.items():
                     if name in self._filled:
-                        where = slice(None) if mine is None else mine
-                        view[where, at] = whole[name][where, at]
+                        places = slice(None) if mine is None else mine
+                        view[places, at] = whole[name][places, at]
 
     def _fill(self, choice: Choice, box: Box, views: Columns, devices: Iterable[int]) -> None:
         """The same under one kernel, for some devices, by place."""
@@ -85,11 +87,9 @@ class Attention:
             usable = self._pricer.usable(choice, box, device)
             headroom = usable - required
             out["usable_bytes"][:], out["headroom_bytes"][:] = usable, headroom
-            np.add(headroom * TIGHT < usable, headroom < 0, out=out["status"], dtype=np.int8, casting="unsafe")
-            trained = figures.trained.get(device.arch)
-            if trained is not None and not trained.all():
-                out["status"][~trained] = UNSUPPORTED
-                reason = np.where(trained, reason, UNTRAINED).astype(np.int8)
+            trained = figures.trained.get(device.arch, True)
+            out["status"][:] = status(headroom, usable, trained)
+            reason = where(trained, reason, UNTRAINED)
         out["reason"][:] = reason
         refused = figures.reason > 0
         if refused.any():

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mla_cost.batch.matrices import Ints
+from mla_cost.batch.points import distinct
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.pricing import verdict
+from mla_cost.pricing.automatic import DECIDING_WIDTHS, with_kernel
 from mla_cost.studies.sweep.grid import WIDTHS, Box, Choice, Grid
-
-_DECIDE: Final = ("k", "r", "v")  # with dtype, form and device: widths of one head
 
 
 class Own(NamedTuple):
@@ -40,29 +39,29 @@ class Automatic:
     def chosen(self, choice: Choice, box: Box) -> dict[Own, Points]:
         """Which points of a box have which kernel, device by device."""
         values = self._grid.values(box)
-        widths = [values[symbol] for symbol in _DECIDE]
+        widths = [values[symbol] for symbol in DECIDING_WIDTHS]
         found: dict[Own, Points] = {}
-        if not any(isinstance(width, np.ndarray) for width in widths):
-            for at in range(len(self._grid.devices)):
-                found.setdefault(self._own(choice, at, tuple(map(int, widths))), {})[at] = None
-            return found
-        every = np.stack([np.broadcast_to(width, box.size) for width in widths])
-        triples, which = np.unique(every, axis=1, return_inverse=True)
+        varying = [width.astype(np.int64) for width in widths if isinstance(width, np.ndarray)]
+        first, which = distinct(*varying) if varying else (np.zeros(1, np.int64), None)
+        each = [
+            tuple(int(width[at]) if isinstance(width, np.ndarray) else int(width) for width in widths) for at in first
+        ]
         for at in range(len(self._grid.devices)):
-            own = [self._own(choice, at, tuple(map(int, triple))) for triple in triples.T]
-            for kernel in dict.fromkeys(own):
-                mine = np.array([each == kernel for each in own])[which.ravel()]
-                found.setdefault(kernel, {})[at] = np.flatnonzero(mine)
+            own = [self._own(choice, at, combination) for combination in each]
+            for kernel in (kernels := dict.fromkeys(own)):
+                alone = len(kernels) == 1
+                mine = None if alone else np.flatnonzero(np.array([other == kernel for other in own])[which])
+                found.setdefault(kernel, {})[at] = mine
         return found
 
     def _own(self, choice: Choice, at: int, widths: tuple[int, ...]) -> Own:
         key = (choice.number, at, widths)
         if key not in self._known:
-            settings, _ = verdict.with_kernel(self._model(widths), self._grid.devices[at], choice.form, choice.settings)
+            settings, _ = with_kernel(self._model(widths), self._grid.devices[at], choice.form, choice.settings)
             self._known[key] = Own(settings.kernel, settings.value_padding)
         return self._known[key]
 
     def _model(self, widths: tuple[int, ...]) -> ModelConfig:
         model = self._grid.models[0]
-        taken = {WIDTHS[symbol]: width for symbol, width in zip(_DECIDE, widths, strict=True)}
+        taken = {WIDTHS[symbol]: width for symbol, width in zip(DECIDING_WIDTHS, widths, strict=True)}
         return model.model_copy(update={"dims": model.dims.model_copy(update=taken)})

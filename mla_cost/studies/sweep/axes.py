@@ -8,45 +8,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
-from mla_cost.batch.points import NUMBERS
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.errors import InputError, nearest, shown
-from mla_cost.inputs import catalog
+from mla_cost.inputs import catalog, schedules
 from mla_cost.inputs.config import AttentionDims, ModelConfig, validated
+from mla_cost.inputs.counts import counted
 from mla_cost.inputs.given import items
 from mla_cost.inputs.given import name as text_of
 from mla_cost.inputs.plan_files import assignments
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.table import BOTH, TABLE
+from mla_cost.pricing.automatic import AUTO
 from mla_cost.pricing.resolve import named, refuse_tensor_parallel
-from mla_cost.pricing.verdict import AUTO
 
 MOST_VALUES: Final = 10_000_000
 MOST_LISTED: Final = 1_000_000  # of a list or a generator, which hold each value
 _VALUES: Final = "numbers, names, true, false or null; a list or range of them, or text such as 1..64*2"
-COUNTS: Final = {"attention": ("seq_len", "sp", "micro_batch", "layers"), "model": NUMBERS}
-# what attention scope prices; a plan's further settings belong to model scope
-_ATTENTION: Final = (
-    *("model", "device", "form", "scheme", "kernel", *COUNTS["attention"], "tp", "dtype", "v_layout", "value_padding"),
-    *("attention_layout", "softmax_dtype", "mask", "names", "norm", "causal", "remat", "profile", "idle_mlp"),
-    "other_memory",
-)
-_NO_AXES: Final = (
-    "scope",
-    "layers",
-    "idle_mlp",
-    "published",
-    "dims",
-    "facts",
-    "reserve",
-)  # of model scope; dims.*, facts.*, reserve.* are
-FIELDS: Final = {
-    "attention": _ATTENTION,
-    "model": tuple(name for name in PlanSettings.model_fields if name not in _NO_AXES),
+# by scope, the fields of which whole numbers are gone over, as arrays
+COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
+    scope: tuple(row.name for row in TABLE.values() if scope in row.numbers) for scope in BOTH
+}
+FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    scope: tuple(row.name for row in TABLE.values() if scope in row.swept) for scope in BOTH
 }
 DECLARED: Final[dict[str, Mapping[str, Any]]] = {"form": FORMS, "scheme": SCHEMES, "kernel": KERNELS}
-_RANGE: Final = re.compile(r"(\d+)\.\.(\d+)(?:([*+])(\d+))?")
+_RANGE: Final = re.compile(r"(\d+[kKmM]?)\.\.(\d+[kKmM]?)(?:([*+])(\d+[kKmM]?))?")
 _DIGITS: Final = 18
 _GLOB: Final = re.compile(r"[*?\[]")
 
@@ -182,13 +170,15 @@ def _one(name: str, part: Any) -> Sequence[Any]:
         raise InputError("an empty value", field=f"over {name}")
     if name in {"model", "device", *DECLARED}:
         return (text,)
-    return (assignments((f"value={text}",))["value"],)
+    read = assignments((f"{name}={text}",))[name]
+    count = counted(text) if name in TABLE and TABLE[name].kind == "tokens" else None
+    return (read if count is None else count,)
 
 
 def _range(name: str, text: str, match: re.Match[str]) -> Sequence[int]:
     if max(len(part or "") for part in match.groups()) > _DIGITS:
         raise InputError(f"{shown(text)} is no range", field=f"over {name}", allowed=f"numbers of {_DIGITS} digits")
-    first, last, step = int(match[1]), int(match[2]), int(match[4] or 1)
+    first, last, step = (counted(part or "1") or 0 for part in (match[1], match[2], match[4]))
     if first > last or step == 0 or (match[3] == "*" and (step < 2 or first == 0)):
         raise InputError(
             f"{shown(text)} is no range", field=f"over {name}", allowed="a..b+STEP, or a..b*FACTOR with a FACTOR from 2"
@@ -234,6 +224,8 @@ def _check_value(settings: PlanSettings, name: str, value: Any) -> None:
     if name == "model":
         catalog.model(value)
         return
+    if name == "schedule" and isinstance(value, str):
+        schedules.find(value)
     if name == "device":
         if value not in {None, "none"}:
             catalog.device(value)

@@ -5,19 +5,26 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, Final
 
-from mla_cost.batch.codes import ILLEGAL, MISSING, NO_PROGRAM, NONE, REQUIREMENT, STATUSES, TOO_LARGE, UNTRAINED
+from mla_cost.batch.codes import NO_PROGRAM, REQUIREMENT, TOO_LARGE, UNTRAINED
+from mla_cost.batch.scalar import coded, refused
 from mla_cost.inputs.config import DeviceConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import FENCE
+from mla_cost.pricing import automatic, rows
 from mla_cost.pricing import verdict as fit
-from mla_cost.pricing.block import Figures, evaluation, figures
+from mla_cost.pricing.block import evaluation, figures
 from mla_cost.pricing.resolve import Illegal, resolve
-from mla_cost.results.columns import BYTES
+from mla_cost.pricing.step_traffic import PHASES
+from mla_cost.pricing.usable import usable
 from mla_cost.studies.sweep.grid import Grid
-from mla_cost.studies.sweep.moments import PHASES
 
 _WORDS_TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
 _MOST_KEPT: Final = 100_000
+# what has to be exact; wire bytes of both phases are a sum of two that are, and required bytes one of ints
+_FENCED: Final = (
+    *("saved_bytes", "peak_bytes", "allocated_peak_bytes", "parameter_bytes"),
+    *(f"{phase}_{amount}_bytes" for phase in PHASES for amount in ("payload", "wire")),
+)
 
 
 class Checker:
@@ -30,32 +37,21 @@ class Checker:
     def check_reserve(device: DeviceConfig | None, settings: PlanSettings) -> None:
         """Refuse an override of a reserve item that a device does not have, before anything is priced."""
         if device is not None:
-            fit.reserve_items(device, settings, {"sp": settings.sp})
+            usable(device, settings, {"sp": settings.sp})
 
     def expected(self, index: int) -> dict[str, int]:
         """The figures and the status of a point, as ints."""
         form, model, device, settings = self.grid.point_settings(index)
-        refused = {**dict.fromkeys(BYTES, MISSING), "status": ILLEGAL}
-        settings, _ = fit.with_kernel(model, device, form, settings)
+        settings, _ = automatic.with_kernel(model, device, form, settings)
         try:
             it = figures(resolve(model, form, settings), device.family if device else "none", settings.layers)
         except Illegal:
-            return refused
-        found = _bytes(it)
-        if any(amount >= FENCE for name, amount in found.items() if name != "wire_bytes"):  # a sum of two, still exact
-            return refused
-        required = it.allocated_peak_bytes + int(settings.other_memory)
-        if device is None:
-            return {**found, "required_bytes": required, "usable_bytes": -1, "headroom_bytes": -1, "status": NONE}
-        verdict = fit.verdict(model, device, settings, it)
-        assert verdict.usable_bytes is not None
-        return {
-            **found,
-            "required_bytes": required,
-            "usable_bytes": verdict.usable_bytes,
-            "headroom_bytes": verdict.usable_bytes - required,
-            "status": STATUSES.index(verdict.status),
-        }
+            return refused(settings.scope)
+        result = rows.numbers(model, device, settings, it)
+        found = coded(result, int(settings.other_memory))
+        if any(found[name] >= FENCE for name in _FENCED):
+            return refused(settings.scope)
+        return found
 
     def reason(self, index: int, code: int | None) -> str:
         """Why a point is refused, in the words of `plan`. Points that share what decides share the sentence."""
@@ -81,12 +77,12 @@ class Checker:
             return choice.number, taken.get("seq_len", 0), sp, heads
         widths = (choice.number, *model.dims.model_dump().values())
         if code == NO_PROGRAM:
-            return code, widths, choice.settings.kernel == fit.AUTO and device and device.name
+            return code, widths, choice.settings.kernel == automatic.AUTO and device and device.name
         return (code, widths, device and device.name, sp == 1) if code == UNTRAINED else index
 
     def _sentence(self, index: int) -> str:
         form, model, device, settings = self.grid.point_settings(index)
-        settings, _ = fit.with_kernel(model, device, form, settings)
+        settings, _ = automatic.with_kernel(model, device, form, settings)
         try:
             point = resolve(model, form, settings)
             evaluation(point)
@@ -97,21 +93,3 @@ class Checker:
             return ""
         verdict = fit.verdict(model, device, settings, it)
         return verdict.reason if verdict.status == "unsupported" else ""
-
-
-def _bytes(it: Figures) -> dict[str, int]:
-    costs = [
-        (called.phase, it.layers * it.at.sizes[payload], it.layers * it.at.sizes[wire])
-        for called, (payload, wire) in zip(it.at.account.timeline.collectives, it.at.account.payloads, strict=True)
-    ]
-    found = {
-        "saved_bytes": it.saved_bytes,
-        "peak_bytes": it.peak_bytes,
-        "allocated_peak_bytes": it.allocated_peak_bytes,
-        "parameter_bytes": it.parameter_bytes,
-    }
-    for phase, parts in PHASES.items():
-        found[f"{phase}_payload_bytes"] = sum(payload for own, payload, _ in costs if own in parts)
-        found[f"{phase}_wire_bytes"] = sum(wire for own, _, wire in costs if own in parts)
-    found["wire_bytes"] = found["forward_wire_bytes"] + found["backward_wire_bytes"]
-    return found

@@ -20,6 +20,7 @@ from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
 from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.language.dims import OTHERS, QUOTIENTS
 from mla_cost.pricing.resolve import named, refuse_tensor_parallel, usual_sp
 from mla_cost.studies.sweep.axes import COUNTS, Axis
 
@@ -195,8 +196,11 @@ class Grid:
         same = {symbol for symbol, (_, values) in self.symbols.items() if len(values) == 1}
         if self.own_sp:
             same.discard("P")
-        follow = {"s": "SP", "u": "SP", "l": "nP", "r_half": "r", "P_others": "P"}
-        return frozenset(same | {symbol for symbol, of in follow.items() if same.issuperset(of)})
+        same.add("t")
+        for symbol, of in (*QUOTIENTS.items(), *((other, (ranks,)) for other, ranks in OTHERS.items())):
+            if all(isinstance(part, int) or part in same for part in of):
+                same.add(symbol)
+        return frozenset(same)
 
     def values(self, box: Box) -> dict[str, Any]:
         """Every symbol of `symbols` over a box, in double precision."""

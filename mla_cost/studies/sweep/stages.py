@@ -6,27 +6,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from mla_cost.batch import Composed, price
-from mla_cost.batch.codes import ILLEGAL, MISSING, STATUSES
+from mla_cost.batch import Composed, price, scalar
+from mla_cost.batch.composed import FIGURES
 from mla_cost.batch.matrices import Ints
 from mla_cost.batch.verdicts import check_reserve
-from mla_cost.errors import InputError
-from mla_cost.pricing import whole_model
-from mla_cost.results.columns import AXES, AXIS_BYTES, BYTES, FLOPS, MODEL, Column, result_row
+from mla_cost.results.columns import Column
 from mla_cost.studies.sweep.axes import COUNTS
 from mla_cost.studies.sweep.columns import Columns
 from mla_cost.studies.sweep.grid import Box, Choice, ModelGrid
-
-# columns under other names than the array engine's
-_NAMES: Final = {"peak_bytes": "active_bytes", "allocated_peak_bytes": "peak_bytes", "parameter_bytes": "weight_bytes"}
 
 
 class Stages:
     """The worst stage of the whole model at every point of a grid."""
 
-    figures: Final = tuple(
-        Column(name, "float64" if name in FLOPS else "int64", figure=True) for name in (*BYTES, *MODEL)
-    )
+    figures: Final = tuple(Column(figure.name, figure.dtype, figure=True) for figure in FIGURES)
     compiles: Final = True
     fork_from: Final = 50_000  # points; every process compiles for itself
 
@@ -42,14 +35,7 @@ class Stages:
     def expected(self, index: int) -> dict[str, Any]:
         """The figures and the status of a point by `plan`'s own functions."""
         form, model, device, settings = self.grid.point_settings(index)
-        try:
-            (result,) = whole_model.rows(model, device, settings.model_copy(update={"form": (form,)}))
-        except InputError:
-            return {**{column.name: MISSING for column in self.figures}, "status": ILLEGAL}
-        row = result_row(result, int(settings.other_memory))
-        illegal = result.memory.allocated_peak_bytes is None
-        found = {column.name: MISSING if row[column.name] is None else row[column.name] for column in self.figures}
-        return {**found, "status": ILLEGAL if illegal else STATUSES.index(row["status"])}
+        return scalar.row(model, device, form, settings)
 
     def reason(self, index: int, code: int | None) -> str:
         """Why a point is refused, in the words of `plan`."""
@@ -79,10 +65,7 @@ class Stages:
 
     @staticmethod
     def _put(found: Composed, out: Columns) -> None:
-        for name in (*BYTES, *MODEL):
-            if name not in AXIS_BYTES:
-                out[name][:] = getattr(found, _NAMES.get(name, name))
-        for name, axis in AXES.items():
-            out[f"wire_{name}_bytes"][:] = found.wire_by_axis[axis]
+        for name, column in found.columns.items():
+            out[name][:] = column
         out["status"][:], out["reason"][:] = found.status, found.reason
         out["kernel"][:] = found.kernel

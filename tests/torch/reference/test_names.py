@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -29,12 +30,26 @@ STYLES: dict[str, dict[str, Any]] = {
     "query latent": {"dims": DIMS["deepseek-v3"]},
     "two blocks": {"layers": 2},
 }
+KERNELS = ("eager", "eager-bmm", "npu-fusion")
 
 
-@pytest.mark.parametrize("kernel", ["eager", "eager-bmm", "npu-fusion"])
-@pytest.mark.parametrize(("form", "scheme"), pairings())
-@pytest.mark.parametrize("style", STYLES)
-def test_program_and_executor_agree(form: str, scheme: str | None, kernel: str, style: str) -> None:
+# Kernels take turns: every style meets every form and every kernel, and so does every form every kernel.
+MET = [
+    (style, form, scheme, KERNELS[(i + j) % len(KERNELS)])
+    for i, style in enumerate(STYLES)
+    for j, (form, scheme) in enumerate(pairings())
+]
+
+
+def test_every_two_meet() -> None:
+    assert {(style, kernel) for style, _, _, kernel in MET} == set(product(STYLES, KERNELS))
+    assert {(form, scheme, kernel) for _, form, scheme, kernel in MET} == {
+        (*pair, kernel) for pair, kernel in product(pairings(), KERNELS)
+    }
+
+
+@pytest.mark.parametrize(("style", "form", "scheme", "kernel"), MET)
+def test_program_and_executor_agree(style: str, form: str, scheme: str | None, kernel: str) -> None:
     rows = list(check_cell(replace(CELL, form=form, scheme=scheme, kernel=kernel, **STYLES[style])))
     assert rows
     assert [str(row) for row in rows if row.status == "disagrees"] == []

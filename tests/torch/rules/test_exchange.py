@@ -26,13 +26,13 @@ def run(base, operand, name):
 
 
 @each_value()
-def test_heads_out(base):
-    run(base, SHARDED, "heads_out")
+def test_sequence_to_heads(base):
+    run(base, SHARDED, "sequence_to_heads")
 
 
 @each_value()
-def test_heads_in(base):
-    run(base, HEADS, "heads_in")
+def test_heads_to_sequence(base):
+    run(base, HEADS, "heads_to_sequence")
 
 
 @each_value()
@@ -44,16 +44,16 @@ def test_gather(base, dims):
 @each_value()
 def test_an_exchange_of_a_view_makes_a_storage_of_its_own(base):
     """V, a view that pins the up-projection, is free of it once it has been exchanged."""
-    from mla_cost.checks.reference.exchange import heads_out
+    from mla_cost.checks.reference.exchange import sequence_to_heads
 
     with ranks(base["P"]) as group:
 
         def in_torch(size, kv):
             nope, value = kv.split([size.k, size.v], -1)
-            return nope * 2, heads_out(value, group)
+            return nope * 2, sequence_to_heads(value, group)
 
         def in_rules(machine, kv):
             nope, value = split(machine, kv, [("k_nope", "k"), ("value", "v")])
-            return [multiply(machine, "double", nope), exchange.heads_out(machine, "value", value)]
+            return [multiply(machine, "double", nope), exchange.sequence_to_heads(machine, "value", value)]
 
         check(base, [Operand("kv", "s b n k+v")], in_torch, in_rules)

@@ -1,7 +1,7 @@
 """What the ops of profile megatron keep, move and make, by construction.
 
 No Transformer Engine runs here: the literals are typed from its source and Megatron-Core's (files, lines and commits
-are in mla_cost/language/rules/transformer_engine.py), so these tests show that the rules say what was read, not that
+are in mla_cost/language/rules/transformer_engine/), so these tests show that the rules say what was read, not that
 it is so.
 Bytes are per position of this rank outside tp regions (one of u*b), bf16.
 """

@@ -1,0 +1,135 @@
+"""The flags of a command as typer reads them: a signature made from the tables of settings and of options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import typer
+
+from mla_cost.cli.options import HEADINGS, OWN, SEQUENCE_PARALLEL, Option, offered, said
+from mla_cost.inputs.table import TABLE
+
+if TYPE_CHECKING:
+    from mla_cost.inputs.settings import PlanSettings
+
+_TYPES: Final[dict[str, Any]] = {
+    "plan": Path | None,
+    "form": str,
+    "count": int | None,
+    "names": list[str] | None,
+    "switch": bool,
+    "either": bool | None,
+    "path": Path | None,
+}
+_NOT_SP: Final = Option("sequence_parallel", "", "", "switch", hidden=True)
+
+
+class Given:
+    """What a command line gave a command: `values` by the names of its options and settings, None where absent."""
+
+    def __init__(self, command: str, values: dict[str, Any]) -> None:
+        self.command = command
+        self.values = values
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of one option."""
+        return self.values[name]
+
+    def flags(self) -> dict[str, Any]:
+        """The settings that have flags, with names apart; those of `reserve` are assignments."""
+        from mla_cost.inputs import plan_files
+
+        offers = (row.name for row in offered(self.command) if row.kind != "entries")
+        return {name: plan_files.read_flag(name, self.values[name]) for name in offers}
+
+    def assigned(self) -> dict[str, Any]:
+        """What --set says, by field."""
+        from mla_cost.inputs import plan_files
+
+        return plan_files.assignments(self["assign"])
+
+    def settings(self, flags: dict[str, Any] | None = None, assigned: dict[str, Any] | None = None) -> PlanSettings:
+        """The plan file with flags and --set over it. flags, assigned: in place of those that were given."""
+        from mla_cost.inputs import plan_files
+
+        reserved = plan_files.assignments(self["reserve"], "reserve")
+        flags, assigned = flags or self.flags(), self.assigned() if assigned is None else assigned
+        return plan_files.settings(self["file"], flags, assigned, reserved)
+
+
+def options_of(command: str) -> Iterator[Option]:
+    """Every flag of a command, by heading."""
+    found = [*OWN[command], *(said(command, row) for row in offered(command))]
+    yield from sorted(found, key=lambda option: HEADINGS.index(option.group))
+
+
+def command(function: Callable[[Given], None]) -> Callable[..., None]:
+    """Give a command the signature that typer reads; it is called with what was given."""
+    name = function.__name__
+    options = [*options_of(name), _NOT_SP]
+
+    def run(**values: Any) -> None:
+        if values.pop("sequence_parallel"):
+            from mla_cost.errors import InputError
+
+            raise InputError(SEQUENCE_PARALLEL)
+        _require_words(options[:-1], values)
+        function(Given(name, {option.name: _read(option, values[option.name]) for option in options[:-1]}))
+
+    run.__name__, run.__doc__ = name, function.__doc__
+    parameters = [
+        Parameter(it.name, Parameter.KEYWORD_ONLY, default=_default(it), annotation=_hint(it)) for it in options
+    ]
+    run.__annotations__ = {it.name: it.annotation for it in parameters}
+    cast("Any", run).__signature__ = Signature(parameters)
+    return run
+
+
+def _require_words(options: list[Option], values: dict[str, Any]) -> None:
+    for option in options:
+        if option.values and values[option.name] not in {None, *option.values}:
+            from mla_cost.errors import InputError
+
+            allowed, value = ", ".join(option.values), values[option.name]
+            raise InputError(f"unknown {option.flags[0][2:]}", field=option.flags[0], value=value, allowed=allowed)
+
+
+def _read(option: Option, value: Any) -> Any:
+    if option.kind != "tokens" or value is None:
+        return value
+    from mla_cost.errors import InputError
+    from mla_cost.inputs.counts import SHOULD_BE, counted
+
+    found = counted(value)
+    if found is None:
+        raise InputError(SHOULD_BE, field=names_of(option)[0], value=value)
+    return found
+
+
+def names_of(option: Option) -> list[str]:
+    """The flag and its aliases."""
+    return list(option.flags or (f"--{option.name.replace('_', '-')}",))
+
+
+def _default(option: Option) -> Any:
+    if option.kind == "form":
+        return Parameter.empty
+    return False if option.kind == "switch" else option.default
+
+
+def _hint(option: Option) -> Any:
+    kind = _TYPES.get(option.kind, str | None)
+    if option.kind == "plan":
+        return Annotated[kind, typer.Argument(metavar="[PLAN]", help=option.help)]
+    if option.kind == "form":
+        return Annotated[kind, typer.Argument(help=option.help)]
+    names = names_of(option)
+    if option.kind == "either":
+        names = [f"{names[0]}/--no-{names[0][2:]}"]
+    details: dict[str, Any] = {"help": option.help, "hidden": option.hidden, "rich_help_panel": option.group}
+    mixed = option.kind == "count" and option.name in TABLE and TABLE[option.name].values
+    found = typer.Option(*names, metavar=option.metavar or None, show_default=False, **details)
+    return Annotated[str | None if mixed else kind, found]

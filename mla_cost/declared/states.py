@@ -1,0 +1,99 @@
+"""What a way to shard, and an optimizer, declare: rows that `weights/` prices and knows nothing else of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
+
+WEIGHTS: Final = "weights"
+GRADIENTS: Final = "gradients"
+PARTIAL: Final = "gradients of a micro-batch"  # in the weights' dtype, beside those that they are added to
+MASTER: Final = "master weights"
+MOMENTS: Final = "moments"  # whatever tensors the optimizer keeps for itself
+OPTIMIZER: Final = frozenset({MASTER, MOMENTS})
+
+
+class Send(NamedTuple):
+    """One collective that keeps weights equal over the ranks that hold the same ones.
+
+    state: `weights`, or their `gradients`. calls: once a step, or for every micro-batch of it; times: how often then.
+    dtype: that of the weights or of the gradients; shared_dtype: another one, where ranks share a sequence. padded:
+    whether the whole buffer travels, its padding with it; a reduce-scatter and an all-gather always send all of it.
+    """
+
+    state: Literal["weights", "gradients"]
+    kind: Literal["all_reduce", "reduce_scatter", "all_gather"]
+    dtype: Literal["weights", "gradients"]
+    calls: Literal["step", "micro-batch"] = "step"
+    times: int = 1
+    shared_dtype: str | None = None
+    padded: bool = False
+
+
+class Case(NamedTuple):
+    """Another row that runs in place of the one asked for, at these dtypes of weights and of gradients."""
+
+    weight_dtype: str
+    gradient_dtype: str
+    sharding: Sharding
+
+
+class Sharding(NamedTuple):
+    """How the ranks that hold the same weights share what belongs to them.
+
+    split: the states of which a rank has its part only. padded: those that lie whole in buffers padded as parts need
+    it. step: a buffer is padded to a multiple of this, by the number of ranks. sends: what keeps weights equal, in
+    order. partial: whether gradients of a micro-batch stay beside those that they are added to. clones: whether weights
+    in fp32 get master weights all the same. bucket_elements: what is reduced at once through a buffer that stays, in
+    the weights' dtype. one_stage: why no pipeline has it, with the way out, of `{pp}` stages. cases: what runs instead.
+    """
+
+    name: str
+    title: str
+    source: str
+    step: Callable[[int], int]
+    sends: tuple[Send, ...]
+    split: frozenset[str] = frozenset()
+    padded: frozenset[str] = frozenset()
+    partial: bool = False
+    clones: bool = False
+    bucket_elements: int = 0
+    bucket_source: str = ""
+    one_stage: str = ""
+    cases: tuple[Case, ...] = ()
+
+    def running(self, weight_dtype: str, gradient_dtype: str) -> Sharding:
+        """The row that runs at these dtypes: this one, or what stands in its place."""
+        asked = (weight_dtype, gradient_dtype)
+        return next((case.sharding for case in self.cases if case[:2] == asked), self)
+
+    @property
+    def every_micro_batch(self) -> bool:
+        """Whether something is sent for every micro-batch."""
+        return any(send.calls == "micro-batch" for send in self.sends)
+
+    def padded_elements(self, elements: int, ranks: int) -> int:
+        """Elements after padding so that `ranks` share equally."""
+        step = self.step(ranks)
+        return -(-elements // step) * step
+
+
+class StateTensor(NamedTuple):
+    """A tensor that an optimizer keeps for every weight. dtype: None is the plan's `moment_dtype`.
+
+    of: for which weights it is kept; `matrices` are those of two dims or more without a vocabulary's, `others` what
+    is left.
+    """
+
+    name: str
+    dtype: str | None = None
+    of: Literal["all", "matrices", "others"] = "all"
+
+
+class Optimizer(NamedTuple):
+    """What updates weights, by the tensors that it keeps beside master weights."""
+
+    name: str
+    title: str
+    source: str
+    tensors: tuple[StateTensor, ...]

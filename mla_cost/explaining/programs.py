@@ -1,0 +1,28 @@
+"""The program of a form or a layer as it runs: after its scheme, kernel, recomputation and profile."""
+
+from __future__ import annotations
+
+from mla_cost.errors import InputError
+from mla_cost.language.program import ProgramError
+from mla_cost.pricing.compile import Key, listing
+from mla_cost.results import ProgramLine, ProgramListing
+
+
+def program(form: str, key: Key) -> ProgramListing:
+    """The listing of a key. form: the name it was asked for by, which may be that of a pair.
+
+    Raises:
+        InputError: declarations that make no program together.
+
+    """
+    zeros = key.facts.zeros
+    try:
+        found = listing(key)
+    except ProgramError as error:
+        raise InputError(str(error)) from None
+    lines = [
+        ProgramLine(line.depth, line.text, tuple(() if zeros & set(dims) else dims for dims in line.dims), line.note)
+        for line in found
+    ]
+    holds = key.facts.words()
+    return ProgramListing(form, key.scheme, key.kernel, key.profile, key.layer, key.remat, holds, tuple(lines))

@@ -1,0 +1,137 @@
+"""Tensors that live as long as something holds them, and the allocator that notes when they are made and freed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mla_cost.language.dims import Facts
+from mla_cost.language.polynomial import ZERO, Polynomial
+from mla_cost.language.strides import Axes, contiguous, is_contiguous, like, names
+from mla_cost.language.timeline import DTYPE_BYTES, Allocation, Event, Flops, Phase, Timeline
+
+if TYPE_CHECKING:
+    from mla_cost.language.autograd import Edge
+
+
+class Storage:
+    """A handle on an allocation. Its end is the free event."""
+
+    __slots__ = ("allocation", "machine")
+
+    def __init__(self, machine: Allocator, allocation: Allocation) -> None:
+        self.machine = machine
+        self.allocation = allocation
+
+    def __del__(self) -> None:
+        self.machine.freed(self.allocation)
+
+
+class Tensor:
+    """A view of a storage: axes and dtype, and the graph node that made it."""
+
+    __slots__ = ("axes", "dtype", "edge", "label", "storage", "viewed")
+
+    def __init__(self, storage: Storage, axes: Axes, dtype: str, label: str, edge: Edge | None = None) -> None:
+        self.storage = storage
+        self.axes = axes
+        self.dtype = dtype
+        self.label = label
+        self.edge = edge
+        self.viewed = False  # made by a view: it holds the tensor that it was made from, as torch's views do
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dims, in order."""
+        return names(self.axes)
+
+    def is_absent(self, facts: Facts) -> bool:
+        """Whether one of the dims has size zero."""
+        return not facts.zeros.isdisjoint(self.dims)
+
+    def position(self, dim: str) -> int:
+        """Where a dim stands."""
+        return self.dims.index(dim)
+
+
+class Allocator:
+    """Makes tensors, and records what is allocated and computed."""
+
+    def __init__(self, facts: Facts, dtype: str) -> None:
+        self.facts = facts
+        self.dtype = dtype
+        self.timeline = Timeline()
+        self.phase: Phase = "forward"
+        self.op = ""
+        self.closed = False
+        self._sizes: dict[tuple[tuple[str, ...], str], Polynomial] = {}
+
+    def new(self, label: str, dims: Sequence[str], dtype: str | None = None) -> Tensor:
+        """Allocate a contiguous tensor."""
+        return self.new_as(label, contiguous(self.facts, dims), dtype)
+
+    def new_as(self, label: str, axes: Axes, dtype: str | None = None) -> Tensor:
+        """Allocate a tensor with these dense axes."""
+        return self._allocate(label, axes, dtype or self.dtype)
+
+    def _allocate(self, label: str, axes: Axes, dtype: str, merged: bool = False) -> Tensor:
+        dims, timeline = names(axes), self.timeline
+        size = self.bytes_of(dims, dtype)
+        allocation = Allocation(
+            number=len(timeline.allocations),
+            label=label,
+            dims=dims,
+            dtype=dtype,
+            size=size,
+            phase=self.phase,
+            op=self.op,
+        )
+        allocation.made = len(timeline.events)
+        timeline.allocations.append(allocation)
+        timeline.events.append(Event("alloc", allocation, self.phase, self.op, merged=merged))
+        return Tensor(Storage(self, allocation), axes, dtype, label)
+
+    def bytes_of(self, dims: tuple[str, ...], dtype: str) -> Polynomial:
+        """Bytes of a tensor with these dims."""
+        known = self._sizes.get((dims, dtype))
+        if known is None:
+            known = self._sizes[dims, dtype] = self.facts.elements(dims) * DTYPE_BYTES[dtype]
+        return known
+
+    def freed(self, allocation: Allocation, merged: bool = False) -> None:
+        """Record the end of a storage."""
+        if self.closed or allocation.kind == "parameter":
+            return
+        allocation.freed = len(self.timeline.events)
+        self.timeline.events.append(Event("free", allocation, self.phase, self.op, merged=merged))
+
+    def copy(self, tensor: Tensor, label: str) -> Tensor:
+        """A contiguous copy, without a graph node."""
+        return self.new(label, tensor.dims, tensor.dtype)
+
+    def view(self, tensor: Tensor, axes: Axes) -> Tensor:
+        """Another look at the same storage, without a graph node."""
+        found = Tensor(tensor.storage, axes, tensor.dtype, tensor.label)
+        found.viewed = True
+        return found
+
+    def elementwise(self, label: str, tensor: Tensor, dtype: str | None = None) -> Tensor:
+        """A new tensor made elementwise from this one: dense, in its order of strides."""
+        return self.new_as(label, like(self.facts, tensor.axes), dtype or tensor.dtype)
+
+    def work(self, **sizes: Polynomial) -> None:
+        """Record memory that the running kernel may hold inside its call, by kind."""
+        self.timeline.events.append(Event("work", None, self.phase, self.op, work=tuple(sizes.items())))
+
+    def flops(
+        self, needed: Polynomial, recomputed: Polynomial = ZERO, attention: bool = False, skips_masked: bool = False
+    ) -> None:
+        """Record the multiply-adds (counted as two) of the running op."""
+        phase: Phase = self.phase
+        if phase == "recompute":
+            needed, recomputed, phase = ZERO, needed + recomputed, "backward"
+        self.timeline.flops.append(Flops(self.op, phase, needed, recomputed, attention, skips_masked))
+
+    def is_contiguous(self, tensor: Tensor) -> bool:
+        """Whether the tensor lies row-major without gaps."""
+        return is_contiguous(self.facts, tensor.axes)

@@ -1,0 +1,143 @@
+"""What a run of a program leaves behind: allocations and frees in order, collectives, flops. Sizes are polynomials."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from mla_cost.language.polynomial import Polynomial
+
+PROGRAMS = 768  # that a process keeps, and of each thing folded from them: with these 150 KB a program (44 MB for 290)
+
+Phase = Literal["forward", "recompute", "backward"]
+Kind = Literal["activation", "parameter", "parameter_gradient"]
+DTYPE_BYTES = {"int8": 1, "bool": 1, "bf16": 2, "fp16": 2, "int16": 2, "fp32": 4, "int32": 4, "int64": 8}
+
+
+class Allocation:
+    """One storage over its whole life: what it is, how large, and (by event number) when it was made and freed."""
+
+    __slots__ = (
+        "dims",
+        "dtype",
+        "freed",
+        "gathered",
+        "kind",
+        "label",
+        "made",
+        "number",
+        "op",
+        "phase",
+        "saved",
+        "size",
+    )
+
+    def __init__(
+        self,
+        *,
+        number: int,
+        label: str,
+        dims: tuple[str, ...],
+        dtype: str,
+        size: Polynomial,
+        kind: Kind = "activation",
+        phase: Phase = "forward",
+        op: str = "",
+    ) -> None:
+        self.number = number
+        self.label = label
+        self.dims = dims
+        self.dtype = dtype
+        self.size = size
+        self.kind: Kind = kind
+        self.phase: Phase = phase
+        self.op = op
+        self.made = -1
+        self.freed: int | None = None
+        self.gathered = -1  # the event at which a weight's gradient is finished: added to a buffer, or kept as it is
+        self.saved = False
+
+    def alive_at(self, event: int) -> bool:
+        """Whether the storage is alive right after an event."""
+        return self.made <= event and (self.freed is None or self.freed > event)
+
+
+class Event(NamedTuple):
+    """A moment of the timeline. what: alloc, free, or work (memory that a kernel holds inside one call).
+
+    merged: the allocation and free that torch's dispatcher shows where two gradients meet, and that real tensors do
+    without, since they are added in place.
+    """
+
+    what: Literal["alloc", "free", "work"]
+    allocation: Allocation | None
+    phase: Phase
+    op: str
+    work: tuple[tuple[str, Polynomial], ...] = ()
+    merged: bool = False
+
+
+class Collective(NamedTuple):
+    """One call of a collective. payload: bytes of the tensor handed over; wire: bytes this rank sends.
+
+    axis: the mesh axis, whose number of ranks is `ranks`. handed: the dims of the tensor. piece: dims of what goes to
+    each of the other ranks, so wire is (ranks - 1) pieces; an all-reduce sends each piece twice.
+    """
+
+    kind: str
+    axis: str
+    ranks: str
+    tensor: str
+    phase: Phase
+    dtype: str
+    handed: tuple[str, ...]
+    piece: tuple[str, ...]
+    payload: Polynomial
+    wire: Polynomial
+
+
+class Flops(NamedTuple):
+    """Multiply-adds counted as two. needed: what the maths needs; recomputed: what a kernel repeats on top.
+
+    attention: causality spares half of it in the model's own count. skips_masked: and in what the kernel runs.
+    """
+
+    op: str
+    phase: Phase
+    needed: Polynomial
+    recomputed: Polynomial
+    attention: bool = False
+    skips_masked: bool = False
+
+
+class FusedCall(NamedTuple):
+    """The dims that a fused attention kernel was called with."""
+
+    query: tuple[str, ...]
+    key: tuple[str, ...]
+    value: tuple[str, ...]
+
+
+class Standing(NamedTuple):
+    """Memory that is made once and stays for the whole run, shared by all uses of the same name and shape.
+
+    outer, inner: dims of its rows and columns.
+    """
+
+    name: str
+    outer: tuple[str, ...]
+    inner: tuple[str, ...]
+    dtype: str
+
+
+class Timeline:
+    """Everything one run of a program leaves behind."""
+
+    def __init__(self) -> None:
+        self.allocations: list[Allocation] = []
+        self.events: list[Event] = []
+        self.collectives: list[Collective] = []
+        self.flops: list[Flops] = []
+        self.parameters: list[Allocation] = []
+        self.fused_calls: list[FusedCall] = []
+        self.standing: list[Standing] = []
+        self.forward_events = 0

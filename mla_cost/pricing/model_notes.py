@@ -1,0 +1,82 @@
+"""What is so by construction of a whole model, and where to go on from its row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mla_cost.inputs.config import ModelConfig
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.mesh.placement import implied_layout
+from mla_cost.mesh.schedule import idle
+from mla_cost.pricing.whole_model import StageCost, parallel_of
+from mla_cost.weights.parameters import layer_kinds
+
+EXPERTS_FUSED = (
+    "router, permuting and weighing of expert rows are one fused op each, by construction: code that runs the router "
+    "in fp32 keeps 4h bytes a token more, and code that weighs rows in fp32 and adds them by index 4Kh more (h hidden "
+    "width, K experts per token)"
+)
+MTP_PARTS = "several multi-token-prediction modules, and one apart from the loss, are priced from their parts"
+
+
+def model_notes(model: ModelConfig, settings: PlanSettings, costs: Sequence[StageCost]) -> Iterator[str]:
+    """What a reader of a whole model's row has to know of its parts and its layout."""
+    yield from _parts(model, costs)
+    yield from _stated_parts(costs)
+    yield from _spread(settings)
+    yield from _laid_out(model, settings)
+    yield from _scheduled(settings)
+
+
+def _spread(settings: PlanSettings) -> Iterator[str]:
+    """Where to go on from a model that nothing spreads over ranks."""
+    if settings.tp == settings.pp == settings.ep == settings.dp == 1:
+        yield (
+            "every rank holds the whole model: spread it with --tp, --pp, --ep and --dp; `mla-cost search --devices N` "
+            "ranks the ways to, `mla-cost fit` tells the fewest devices that hold it, `mla-cost plans` layouts to "
+            "start from, --scope attention prices one block"
+        )
+
+
+def _parts(model: ModelConfig, costs: Sequence[StageCost]) -> Iterator[str]:
+    """What is so by construction, of the parts that the model has."""
+    if any(kind.moe for kind in layer_kinds(model)):
+        yield EXPERTS_FUSED
+    chunks = [chunk for cost in costs for chunk in cost.chunks]
+    if any(chunk.num_mtp > 1 or (chunk.num_mtp and not chunk.loss) for chunk in chunks):
+        yield MTP_PARTS
+
+
+def _laid_out(model: ModelConfig, settings: PlanSettings) -> Iterator[str]:
+    """The layout that was taken where layers do not divide over the stages and none was stated."""
+    layers = model.num_layers or 0
+    layout = implied_layout(parallel_of(settings), layers, model.num_mtp_layers or 0)
+    if layout is not None:
+        over = f"pp {settings.pp}" + (f" x virtual_stages {settings.virtual_stages}" * (settings.virtual_stages > 1))
+        yield (
+            f"{layers} layers do not divide over {over}: taken as even as can be, the ends with the fewer, which is "
+            f"--pipeline-layout '{layout}'; state another one to have it otherwise"
+        )
+
+
+def _scheduled(settings: PlanSettings) -> Iterator[str]:
+    """What the schedule that was asked for costs in time."""
+    if settings.schedule is not None:
+        waits, taken = idle(parallel_of(settings))
+        share = f"{waits:,} of {taken:,} slots ({100 * waits / taken:.1f} %)"
+        yield f"schedule {settings.schedule}: a stage waits in {share}, were all passes alike"
+
+
+def _stated_parts(costs: Sequence[StageCost]) -> Iterator[str]:
+    """What layers hold that only the user's own bytes describe."""
+    keys = [segment.point.key for cost in costs for chunk in cost.costs for segment in chunk.segments]
+    if any(key.mixer == "other" for key in keys):
+        yield (
+            "layers without MLA keep the bytes that were stated for them (facts.other_layer_bytes); what their token "
+            "mixer has alive for a moment, runs and sends is not counted"
+        )
+    if any(key.indexer == "own" for key in keys):
+        yield (
+            "indexers keep the bytes that were stated for them (facts.indexer_layer_bytes); attention to the tokens "
+            "that they choose is priced as attention to all"
+        )
