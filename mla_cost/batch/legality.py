@@ -22,7 +22,7 @@ from mla_cost.weights.states import shape_of, sharding_problem
 
 
 def refused(model: ModelConfig, points: Points) -> Any:
-    """A code per point: 0 where it may be priced, else why not (`arrays.codes`)."""
+    """A code per point: 0 where it may be priced, else why not (`batch.codes`)."""
     if refusal(model) is not None:
         return np.full(points.size, NO_PROGRAM, np.int8)
     wrong = _degrees(model, points) | _pipelines(model, points) | _states(points) | _settings(points)

@@ -49,7 +49,7 @@ class Question(NamedTuple):
 class Table:
     """Figures of layers at their places, a column for each distinct point. Bytes and flops of one micro-batch.
 
-    figures: those of `pipelines.FIGURES`, then places. flops: model, executed. sent: by kind. refused: `arrays.codes`.
+    figures: those of `pipelines.FIGURES`, then places. flops: model, executed. sent: by kind. refused: `batch.codes`.
     exact: of each place, whether its sizes are below the fence. which: the column of each of the points.
     """
 

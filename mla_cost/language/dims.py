@@ -99,7 +99,7 @@ class Facts:
         self._atoms: dict[str, Atoms] = {}
         self._elements: dict[tuple[str, ...], Polynomial] = {}
         self._layouts: dict[tuple[str, ...], Layout] = {}
-        self.alike: dict[tuple[Layout, ...], Layout] = {}  # what `layout.like` found
+        self.alike: dict[tuple[Layout, ...], Layout] = {}  # what `strides.like` found
 
     @property
     def exchanged(self) -> bool:

@@ -277,9 +277,7 @@ class Profile(NamedTuple):
     not be absent, with the reason. recomputes: policies without output that its texts have pieces for. losses: the
     values of cross_entropy that its head knows. allowances: budgeted beside what its programs count. reentrant: its
     checkpoints run a part again to its end and go back through it by themselves. staging: by dispatcher, what lies
-    outside torch. splits_joined: a module that predicts further ahead has its projection over tp,
-    and not whole on each rank. shardings: its own ways to share optimizer states, any where empty. notes: told with
-    every answer.
+    outside torch. shardings: its own ways to share optimizer states, any where empty. notes: told with every answer.
     """
 
     name: str
@@ -297,7 +295,6 @@ class Profile(NamedTuple):
     allowances: tuple[Allowance, ...] = ()
     reentrant: bool = False
     staging: Mapping[str, Staging] = MappingProxyType({})
-    splits_joined: bool = False
     shardings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -79,9 +79,6 @@ class RankParameters(NamedTuple):
         return RankParameters(own) if holder == "expert" else self._replace(trained=own)
 
 
-NOTHING = RankParameters()
-
-
 def placed(name: str, dims: Sequence[str], elements: int, dtype: str, tp: int) -> Held:
     """A weight as its dims place it: a part of the experts' goes over ep and etp, any other part over tp."""
     parts = {part for dim in dims for part in dim.split("+")}

@@ -1,7 +1,7 @@
 """Imports point one way, and names of forms, schemes and kernels stay where they are declared.
 
-Read from the source text, so a lazy import counts too. A part is the first name below `mla_cost`: a module
-(`dims`) or a folder (`rules`). Parts that do not exist yet are not missed.
+Read from the source text, so a lazy import counts too. A part is the first name below `mla_cost`: a package
+(`language`) or a module (`api`). Parts that do not exist yet are not missed.
 """
 
 from __future__ import annotations

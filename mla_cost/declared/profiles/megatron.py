@@ -334,7 +334,6 @@ PROFILE = Profile(
     ),
     shardings=("ddp", "distributed"),
     staging={"deepep": Staging(deepep_buffers, _DEEPEP), "hybridep": Staging(hybridep_buffers, _HYBRIDEP)},
-    splits_joined=True,  # transformer/multi_token_prediction.py:780, 1174: eh_proj is a ColumnParallelLinear
     notes=(
         (
             "profile megatron prices what Megatron-Core with Transformer Engine keeps, read in their sources and not "
