@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -13,6 +12,7 @@ from mla_cost.results import Plan, Result, Stage
 from mla_cost.views.bars import MOST, stage_bars
 from mla_cost.views.grid import Grid
 from mla_cost.views.parts import (
+    also_set,
     assumed,
     by_device,
     device_line,
@@ -23,7 +23,7 @@ from mla_cost.views.parts import (
     reserve_line,
     verdict_text,
 )
-from mla_cost.views.units import gib, readable
+from mla_cost.views.units import gib
 
 COLUMNS = (
     "GiB on one rank of {}. states: weights, gradients, optimizer. kept: activations of the micro-batches "
@@ -33,7 +33,6 @@ WORKING = "the micro-batch at its peak"
 IN_STEP = " (with none in flight, the fp32 gradients that the optimizer step makes)"
 # settings that the heading tells whatever they are
 TOLD = frozenset(names(heading=True))
-LONGEST = 60  # characters of a value
 STAGE = ("stage", "layers", "flight", "weights", "grads", "optim.", "kept", "working")  # buffers, total, sent
 BUFFERS = ". buffers: what stays for the whole run"
 LEFT_OUT = (
@@ -104,21 +103,8 @@ def _heading(plan: Plan) -> str:
     return (
         f"{inputs['model_title']}, the whole model: {inputs['seq_len']:,} tokens, {batch}, {inputs['dtype']}\n"
         f"{ranks}: {degrees}; optimizer {inputs['sharding']}, gradients {inputs['gradient_dtype']}, "
-        f"recomputation {inputs['remat']}{other_memory(plan)}{_also(inputs['changed'])}"
+        f"recomputation {inputs['remat']}{other_memory(plan)}{also_set(inputs['changed'], TOLD)}"
     )
-
-
-def _also(changed: Mapping[str, Any]) -> str:
-    """A line of settings that are not the default's and that nothing else in the heading tells; empty where none."""
-    told = [f"{name} {_value(name, value)}" for name, value in changed.items() if name not in TOLD]
-    return f"\nalso set: {', '.join(told)}" if told else ""
-
-
-def _value(name: str, value: Any) -> str:
-    if name.startswith("reserve."):
-        return readable(value)
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _forms(results: Sequence[Result]) -> Grid:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import RenderableType
@@ -17,6 +17,22 @@ from mla_cost.views.units import gib, readable
 # whom a reason is about, which the heading says: stages, and blocks that do not fit
 _SUBJECT = re.compile(r"\b(?:(?:the worst stage|stage \d+) (?=fits|\d)|(?:one block|\d+ blocks) (?=\d))")
 STYLES = {"fits": "green", "tight": "yellow", "oom": "red", "unsupported": "magenta", "illegal": "magenta"}
+
+
+LONGEST = 60  # characters of a value
+
+
+def also_set(changed: Mapping[str, Any], told: Collection[str]) -> str:
+    """A line of settings that are not the default's and that nothing else in the heading tells; empty where none."""
+    rest = [f"{name} {_value(name, value)}" for name, value in changed.items() if name not in told]
+    return f"\nalso set: {', '.join(rest)}" if rest else ""
+
+
+def _value(name: str, value: Any) -> str:
+    if name.startswith("reserve."):
+        return readable(value)
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def by_device(plan: Plan) -> Iterator[tuple[str | None, list[Result]]]:

@@ -13,10 +13,23 @@ from rich.text import Text
 from mla_cost.results import Plan, Result, TensorCost
 from mla_cost.views import terminal
 from mla_cost.views.grid import Grid
-from mla_cost.views.parts import assumed, by_device, device_line, items, note_lines, other_memory, refused, verdict_text
+from mla_cost.views.parts import (
+    also_set,
+    assumed,
+    by_device,
+    device_line,
+    items,
+    note_lines,
+    other_memory,
+    refused,
+    verdict_text,
+)
 from mla_cost.views.units import gib, readable, sent, signed
 
 LARGEST = 4  # tensors listed per form
+TOLD = frozenset(
+    {"scope", "seq_len", "sp", "micro_batch", "dtype", "layers", "kernel", "other_memory"}
+)  # by the heading
 LEFT_OUT = (
     "Not in this scope: MLP or MoE, embedding, loss, optimizer states and master weights, gradient buffers of other "
     "layers, weight-gradient reduction, allocator rounding and fragmentation, library workspaces."
@@ -74,7 +87,8 @@ def _heading(plan: Plan) -> str:
     told = [f"{inputs['seq_len'] // sp:,} positions per rank"] * (sp > 1) + [inputs["sp_default"]]
     share = f"sp {sp}" + (f" ({'; '.join(filter(None, told))})" if any(told) else "")
     about = [blocks, f"{inputs['seq_len']:,} tokens", share, f"micro-batch {inputs['micro_batch']}", inputs["dtype"]]
-    lines = [f"{inputs['model_title']}: {', '.join(about)}, kernel {inputs['kernel']}{other_memory(plan)}"]
+    also = also_set(inputs["changed"], TOLD)
+    lines = [f"{inputs['model_title']}: {', '.join(about)}, kernel {inputs['kernel']}{other_memory(plan)}{also}"]
     mla, every = inputs["num_mla_layers"], inputs["num_layers"]
     if mla is not None and every is not None and mla < every:
         lines.append(f"Hybrid model: {mla} of its {every} layers are MLA; these are priced.")
