@@ -45,7 +45,12 @@ class InputError(ValueError):
         found = "" if self.value is UNSET else f", not {shown(self.value)}"
         allowed = "" if self.allowed is None else f"; allowed: {self.allowed}"
         meant = f"; did you mean {' or '.join(self.nearest)}?" if self.nearest else ""
-        return f"{self._where()}{self.message}{found}{allowed}{meant}"
+        return _on_one_line(f"{self._where()}{self.message}{found}{allowed}{meant}")
+
+
+def _on_one_line(text: str) -> str:
+    """A message with what a terminal would act on escaped: names of keys are the user's own, too."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 class Problem(NamedTuple):

@@ -137,6 +137,13 @@ def test_any_value_is_an_input_error(name: str, value: Any) -> None:
     told(name, value)
 
 
+@pytest.mark.parametrize("key", ["\n", "\x1b[31m", "\ud800", "a\u2028b"])
+def test_a_key_that_a_terminal_would_act_on_is_escaped(key: str) -> None:
+    with pytest.raises(mla_cost.InputError) as error:
+        mla_cost.plan(**BASE, dims={key: None})
+    assert str(error.value).isprintable()
+
+
 @pytest.mark.parametrize(
     "name",
     [
