@@ -84,12 +84,12 @@ def _imported(found: Format, reading: Reading) -> Imported:
 
 
 def _refuse_assumptions(imported: Imported) -> None:
-    told = [f"{each.setting} {each.value} ({each.why})" for each in imported.assumed]
-    told += [f"{each.said} ({each.why})" for each in imported.ignored if each.priced]
-    if told:
-        more = f", and {len(told) - 5} more" if len(told) > 5 else ""
+    reported = [f"{each.setting} {each.value} ({each.why})" for each in imported.assumed]
+    reported += [f"{each.said} ({each.why})" for each in imported.ignored if each.priced]
+    if reported:
+        more = f", and {len(reported) - 5} more" if len(reported) > 5 else ""
         raise InputError(
-            f"--strict: the file does not decide {'; '.join(told[:5])}{more}",
+            f"--strict: the file does not decide {'; '.join(reported[:5])}{more}",
             file=imported.file,
             allowed="the flags in the file, or the import without --strict",
         )

@@ -1,4 +1,4 @@
-"""A list of command-line arguments: flags and their words, each taken at most once and the rest told."""
+"""A list of command-line arguments: flags and their words, each taken at most once and the rest reported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LARGEST: Final = 2**53
 
 
 class Arguments:
-    """Flags with their words. `used` grows as they are read; what is left is ignored, and told."""
+    """Flags with their words. `used` grows as they are read; what is left is ignored, and reported."""
 
     def __init__(self, words: Iterable[str], file: str) -> None:
         self.file = file

@@ -22,7 +22,7 @@ _PER_NODE: Final = (
     "--actor-num-gpus-per-node",
 )
 _PROFILE: Final = "megatron"
-# flags that change no priced figure, by how their names begin or end: what data, how long, what is told and stored
+# flags that change no priced figure, by how their names begin or end: what data, how long, what is reported and stored
 _QUIET: Final = re.compile(
     r"--(no-)?(lr|min-lr|weight-decay|.*-wd-|adam|clip-grad|optimizer$|log|tensorboard|wandb|save|load|ckpt|dist-ckpt"
     r"|eval|data|split|tokenizer|vocab-file|merge-file|train|exit|init-|seed|manual-gc|num-workers|mmap|timing|profile"
@@ -142,7 +142,9 @@ def _profile(given: Arguments, reading: Reading) -> None:
     """Whose code is priced: Transformer Engine's, in bf16; else plain torch code."""
     kind = given.text("--transformer-impl")
     if reading.settings["dtype"] != "bf16" or kind == "local":
-        reading.ignore(f"--transformer-impl {kind}", "Megatron's own kernels are priced as plain torch code", priced=True)
+        reading.ignore(
+            f"--transformer-impl {kind}", "Megatron's own kernels are priced as plain torch code", priced=True
+        )
         for name in ("dispatcher", "shared_overlap", "rope_fusion", "cross_entropy"):
             reading.settings.pop(name, None)
     elif kind is None:
@@ -155,10 +157,10 @@ def _profile(given: Arguments, reading: Reading) -> None:
 
 def tell_rest(foreign: Foreign, reading: Reading, given: Arguments, more: Mapping[str, str] | None = None) -> None:
     """Every flag that nothing has read, with why no plan takes it. more: what else is not priced, by flag."""
-    told = {**_NOT_PRICED, **(more or {})}
+    reported = {**_NOT_PRICED, **(more or {})}
     for name in given.rest():
-        if name in told:
-            reading.ignore(given.said(name), told[name], priced=True)
+        if name in reported:
+            reading.ignore(given.said(name), reported[name], priced=True)
         elif _QUIET.match(name):
             reading.ignore(name, "changes no figure that is priced")
         else:

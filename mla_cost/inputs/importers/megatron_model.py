@@ -67,7 +67,7 @@ _LATENT: Final = (
 def number_or(
     given: Arguments, reading: Reading, setting: str, flags: list[str] | tuple[str, ...], usual: int, source: str
 ) -> int:
-    """The number of a flag, or the framework's default, which is told."""
+    """The number of a flag, or the framework's default, which is reported."""
     found = given.number(*flags)
     if found is None:
         reading.assume(setting, usual, f"{flags[0]} is {usual} where absent", source)
@@ -111,9 +111,7 @@ def _experts(given: Arguments, reading: Reading, layers: int) -> None:
         given, reading, "facts.moe_intermediate_size", ["--moe-ffn-hidden-size", "--moe-intermediate-size"],
         reading.facts["intermediate_size"], f"{ARGUMENTS}:1650-1651",
     )  # fmt: skip
-    number_or(
-        given, reading, "facts.num_experts_per_token", ["--moe-router-topk"], 2, f"{CONFIG}:760"
-    )
+    number_or(given, reading, "facts.num_experts_per_token", ["--moe-router-topk"], 2, f"{CONFIG}:760")
     _shared(given, reading, width)
     _dense_layers(given, reading, layers)
     _router(given, reading)

@@ -48,14 +48,14 @@ def read_run(given: Arguments, reading: Reading, world: int | None, dp: int | No
 def _degrees(given: Arguments, reading: Reading, world: int | None, dp: int | None) -> None:
     for setting, usual, line, *flags in _DEGREES:
         number_or(given, reading, setting, flags, usual, f"{PARALLEL}:{line}")
-    told = reading.settings
+    reported = reading.settings
     etp = given.number("--expert-tensor-parallel-size", "--expert-tensor-model-parallel-size")
     if etp is None and reading.facts.get("num_routed_experts"):
         why = "--expert-tensor-parallel-size is tp where absent"
-        reading.assume("etp", told["tp"], why, f"{ARGUMENTS}:587-588")
+        reading.assume("etp", reported["tp"], why, f"{ARGUMENTS}:587-588")
     elif etp is not None:
         reading.take("etp", etp, "--expert-tensor-parallel-size")
-    if given.has("--sequence-parallel") is None and told["tp"] > 1:
+    if given.has("--sequence-parallel") is None and reported["tp"] > 1:
         what = "sequence shards between tensor-parallel regions are priced (megatron_sp); without them more is kept"
         reading.ignore("no --sequence-parallel", what, priced=True)
     _data_ranks(given, reading, world, dp)
@@ -64,28 +64,28 @@ def _degrees(given: Arguments, reading: Reading, world: int | None, dp: int | No
 
 def _data_ranks(given: Arguments, reading: Reading, world: int | None, dp: int | None) -> None:
     """World over tp, pp and cp (arguments.py:440-448); with no world the fewest that hold the experts."""
-    told = reading.settings
-    model, experts = told["tp"] * told["sp"], told["ep"] * told.get("etp", 1)
+    reported = reading.settings
+    model, experts = reported["tp"] * reported["sp"], reported["ep"] * reported.get("etp", 1)
     if dp is not None:
         return reading.put("dp", dp)
     if world is None:
         least = next(ranks for ranks in range(1, experts + 1) if not model * ranks % experts)
         why = "how many ranks there are is not in the file; taken: the fewest that hold the experts (--dp states it)"
         return reading.assume("dp", least, why)
-    if world % (model * told["pp"]):
+    if world % (model * reported["pp"]):
         raise InputError(
-            f"{world} ranks do not split into tp {told['tp']} x cp {told['sp']} x pp {told['pp']}",
+            f"{world} ranks do not split into tp {reported['tp']} x cp {reported['sp']} x pp {reported['pp']}",
             file=given.file,
             field="the launcher's ranks",
         )
-    return reading.take("dp", world // (model * told["pp"]), f"{world:,} ranks over tp x cp x pp")
+    return reading.take("dp", world // (model * reported["pp"]), f"{world:,} ranks over tp x cp x pp")
 
 
 def _context(given: Arguments, reading: Reading) -> None:
     """How context-parallel ranks exchange."""
     words = given.words("--cp-comm-type")
     if reading.settings["sp"] == 1:
-        return
+        return None
     if words is None:
         why = "--cp-comm-type is p2p where absent"
         return reading.assume("scheme", CP_COMM_TYPES["p2p"], why, f"{ARGUMENTS}:3221")
@@ -177,7 +177,7 @@ def _optimizer(given: Arguments, reading: Reading) -> None:
     found = given.text("--optimizer")
     if found not in {None, "adam"}:
         reading.ignore(given.said("--optimizer"), "two moments of Adam are priced", priced=True)
-    _moments(given, reading)
+    _peak_events(given, reading)
     fsdp, shared = given.has("--use-megatron-fsdp", "--use-torch-fsdp2"), given.has("--use-distributed-optimizer")
     strategy = given.text("--data-parallel-sharding-strategy")
     if fsdp and strategy == "no_shard":
@@ -193,7 +193,7 @@ def _optimizer(given: Arguments, reading: Reading) -> None:
         reading.assume("sharding", "ddp", why, f"{ARGUMENTS}:3156")
 
 
-def _moments(given: Arguments, reading: Reading) -> None:
+def _peak_events(given: Arguments, reading: Reading) -> None:
     """Dtypes of moments and main weights, which only the precision-aware optimizer has other than fp32."""
     if given.has("--use-precision-aware-optimizer") is None:
         return

@@ -78,7 +78,9 @@ def _exchange(given: Arguments, reading: Reading) -> None:
     if reading.settings["sp"] == 1:
         return
     if word is None:
-        reading.assume("scheme", CONTEXT_PARALLEL_ALGORITHMS["megatron_cp_algo"], f"{flag} is megatron_cp_algo where absent")
+        reading.assume(
+            "scheme", CONTEXT_PARALLEL_ALGORITHMS["megatron_cp_algo"], f"{flag} is megatron_cp_algo where absent"
+        )
     elif word in CONTEXT_PARALLEL_ALGORITHMS:
         reading.assumed = [each for each in reading.assumed if each.setting != "scheme"]
         reading.take("scheme", CONTEXT_PARALLEL_ALGORITHMS[word], flag)
@@ -95,9 +97,9 @@ def _empty_layers(given: Arguments) -> frozenset[int]:
 
 def _uneven(reading: Reading, empty: frozenset[int]) -> None:
     """A layout that says which stages hold fewer layers: those of the layers that do nothing."""
-    told, layers = reading.settings, reading.facts["num_layers"] + len(empty)
-    parts = told["pp"] * told.pop("virtual_stages", 1)
-    if parts == 1 or layers % parts or "pipeline_layout" in told:
+    reported, layers = reading.settings, reading.facts["num_layers"] + len(empty)
+    parts = reported["pp"] * reported.pop("virtual_stages", 1)
+    if parts == 1 or layers % parts or "pipeline_layout" in reported:
         return
     each = layers // parts
     held = ["t" * sum(at not in empty for at in range(part * each, (part + 1) * each)) for part in range(parts)]

@@ -49,8 +49,8 @@ def as_file(reading: Reading) -> dict[str, Any]:
     name = Path(reading.file).stem or "imported"
     layers = reading.facts.get("num_layers")
     facts = {key: value for key, value in reading.facts.items() if value is not None}
-    told = {"name": name, "title": name, "dims": dict(reading.dims), **facts, "num_mla_layers": layers}
-    return {**told, "sources": [reading.file], "verified": True, "verified_basis": "the file itself"}
+    reported = {"name": name, "title": name, "dims": dict(reading.dims), **facts, "num_mla_layers": layers}
+    return {**reported, "sources": [reading.file], "verified": True, "verified_basis": "the file itself"}
 
 
 def _like(reading: Reading) -> ModelConfig | None:

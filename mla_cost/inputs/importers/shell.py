@@ -1,7 +1,7 @@
 """Shell scripts, read and never run: words by shlex, variables of the same file expanded, includes not followed.
 
 What a command would print, what the environment holds and what an `if` asks beyond comparing two texts is not known;
-words that need it have the text UNKNOWN in them, and the lines are told.
+words that need it have the text UNKNOWN in them, and the lines are reported.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class _Reader:
     def _statement(self, line: int, words: list[str]) -> None:
         words = self._branch(line, words)
         if not words or False in self.branches or None in self.branches:
-            return
+            return None
         while words and words[0] in _PREFIXES:
             words = words[1:]
         given = _ASSIGNED.fullmatch(words[0]) if words else None
@@ -238,10 +238,10 @@ class _Reader:
 
     def _sum(self, expression: str) -> str:
         """What shell arithmetic of whole numbers gives; names stand with or without `$`."""
-        told = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: self.variables.get(name[1], UNKNOWN), expression)
-        if not _ARITHMETIC.fullmatch(told) or len(told) > 200 or "**" in told:
+        reported = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: self.variables.get(name[1], UNKNOWN), expression)
+        if not _ARITHMETIC.fullmatch(reported) or len(reported) > 200 or "**" in reported:
             return UNKNOWN
-        return _Sum(told.replace(" ", "")).value()
+        return _Sum(reported.replace(" ", "")).value()
 
 
 class _Sum:
