@@ -26,7 +26,7 @@ class Option(NamedTuple):
     name: str
     group: str
     help: str
-    kind: Literal["plan", "form", "text", "tokens", "count", "names", "switch", "either", "path"]
+    kind: Literal["plan", "form", "file", "text", "tokens", "count", "names", "switch", "either", "path"]
     flags: tuple[str, ...] = ()
     metavar: str = ""
     values: tuple[str, ...] = ()
@@ -50,6 +50,16 @@ _SET: Final = Option(
     "FIELD=VALUE",
     example="dims.heads=64",
 )
+_FROM: Final = Option(
+    "source",
+    ASKED,
+    "A launch script or a framework's config in place of a plan file; `import` lists what it reads.",
+    "path",
+    ("--from",),
+    "FILE",
+    example="train.sh",
+)
+_STRICT: Final = Option("strict", ASKED, "With --from: refuse what the file does not decide.", "switch")
 _REQUIRE: Final = Option("require_fit", OUTPUT, "Exit with 1 when nothing fits.", "switch")
 
 
@@ -60,6 +70,8 @@ def _limit(axis: str, words: str) -> Option:
 OWN: Final[dict[str, tuple[Option, ...]]] = {
     "plan": (
         Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
         _SET,
         _formats("table", "json", "csv", "markdown", default="table"),
         Option("require_fit", OUTPUT, "Exit with 1 when no form fits, on every stage.", "switch"),
@@ -77,6 +89,8 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
     ),
     "sweep": (
         Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
         Option(
             "over", ASKED,
             "A field to go over: seq_len=4k..128k*2 (a..b*FACTOR or a..b+STEP), sp=1,2,4, device='910b*', form=all, "
@@ -100,6 +114,8 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "file", ASKED, "A plan file or ready plan: what is fixed; its degrees give devices and global batch.",
             "plan",
         ),
+        _FROM,
+        _STRICT,
         Option(
             "devices", ASKED, "How many devices: 512, or several as 64..1024*2.", "text", metavar="N", example="512"
         ),
@@ -125,6 +141,8 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
     ),
     "fit": (
         Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
         Option(
             "max_seq_len", ASKED, "Where the search for the longest sequence ends; 16M by default.", "tokens",
             metavar="TOKENS", example="1M",
@@ -139,6 +157,15 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         ),
         _SET,
         _formats("table", "json", default="table"),
+    ),
+    "import": (
+        Option("launch", ASKED, "A launch script, a framework's config, or a folder with a config.json.", "file"),
+        Option("dp", ASKED, "Data-parallel ranks, in place of what the file says.", "count", metavar="N", example="64"),
+        _STRICT._replace(help="Refuse what the file does not decide."),
+        _formats("yaml", "json", default="yaml"),
+        Option(
+            "save", OUTPUT, "Write the plan to a file.", "path", ("-o", "--output"), "FILE.yaml", example="plan.yaml"
+        ),
     ),
     "explain": (
         Option("form", ASKED, "explicit, absorbed or laga.", "form"),
@@ -174,7 +201,12 @@ def offered(command: str) -> Iterator[Setting]:
             yield row
 
 
+_WITHOUT_SETTINGS: Final = frozenset({"import"})
+
+
 def _applies(command: str, row: Setting) -> bool:
+    if command in _WITHOUT_SETTINGS:
+        return False
     if command == "explain":
         return row.formula in {"plan", "style"}
     return command != "search" or row.search in {"fixed", "degree", "choice"}

@@ -79,8 +79,8 @@ def _imported(found: Format, reading: Reading) -> Imported:
     from mla_cost.inputs.importers.models import settle
 
     own = settle(reading)
-    order = (reading.taken, reading.assumed, reading.ignored)
-    return Imported(found.name, found.title, reading.file, reading.settings, own, *map(tuple, order))
+    lists = (tuple(reading.taken), tuple(reading.assumed), tuple(reading.ignored))
+    return Imported(found.name, found.title, reading.file, reading.settings, own, *lists)
 
 
 def _refuse_assumptions(imported: Imported) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from mla_cost.inputs.importers.shell import Script
@@ -82,6 +82,17 @@ class Reading:
         """A value that the file does not state."""
         self.put(setting, value)
         self.assumed.append(Assumed(setting, value, why, source))
+
+    def drop(self, settings: Iterable[str], why: str) -> None:
+        """Settings that the run states and what is priced has not."""
+        for name in settings:
+            if self.settings.pop(name, None) is None:
+                continue
+            said = [each.said for each in self.taken if each.setting == name]
+            self.taken = [each for each in self.taken if each.setting != name]
+            self.assumed = [each for each in self.assumed if each.setting != name]
+            for each in said:
+                self.ignore(each, why, priced=True)
 
     def ignore(self, said: str, why: str, *, priced: bool = False) -> None:
         """What no plan takes."""

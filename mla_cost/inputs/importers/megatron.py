@@ -22,6 +22,8 @@ _PER_NODE: Final = (
     "--actor-num-gpus-per-node",
 )
 _PROFILE: Final = "megatron"
+# settings that mean something under a profile with code of its own
+OF_OWN_CODE: Final = ("dispatcher", "shared_overlap", "rope_fusion", "cross_entropy")
 # flags that change no priced figure, by how their names begin or end: what data, how long, what is reported and stored
 _QUIET: Final = re.compile(
     r"--(no-)?(lr|min-lr|weight-decay|.*-wd-|adam|clip-grad|optimizer$|log|tensorboard|wandb|save|load|ckpt|dist-ckpt"
@@ -145,8 +147,7 @@ def _profile(given: Arguments, reading: Reading) -> None:
         reading.ignore(
             f"--transformer-impl {kind}", "Megatron's own kernels are priced as plain torch code", priced=True
         )
-        for name in ("dispatcher", "shared_overlap", "rope_fusion", "cross_entropy"):
-            reading.settings.pop(name, None)
+        reading.drop(OF_OWN_CODE, "is priced under profile megatron alone")
     elif kind is None:
         why = "--transformer-impl is transformer_engine where absent"
         reading.assume("profile", _PROFILE, why, f"{CONFIG}:1314")

@@ -10,7 +10,7 @@ from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
 from mla_cost.inputs.importers.arguments import Arguments
 from mla_cost.inputs.importers.imported import Foreign, Format, Reading
-from mla_cost.inputs.importers.megatron import arguments_of, read_arguments, tell_rest, world_of
+from mla_cost.inputs.importers.megatron import OF_OWN_CODE, arguments_of, read_arguments, tell_rest, world_of
 
 SOURCE: Final = "Ascend/MindSpeed-LLM@c77308a1 "
 _DEVICE: Final = "910b-64gb"
@@ -63,8 +63,7 @@ def _read(foreign: Foreign, reading: Reading) -> None:
 def _code(reading: Reading) -> None:
     """MindSpeed's own code where a profile of it is declared, else plain torch code."""
     reading.assume("device", [_DEVICE], "MindSpeed runs on Ascend; which device is not in the file")
-    for name in ("dispatcher", "shared_overlap", "rope_fusion", "cross_entropy"):
-        reading.settings.pop(name, None)
+    reading.drop(OF_OWN_CODE, "is Transformer Engine's and is not priced of MindSpeed")
     if _PROFILE in PROFILES:
         reading.take("profile", _PROFILE, "a script of MindSpeed-LLM")
     else:

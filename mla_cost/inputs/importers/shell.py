@@ -56,7 +56,7 @@ def read(text: str, file: str) -> Script:
 class _Lines(io.StringIO):
     """Text whose `readline` leaves the line break: shlex drops a comment with it, and the command would go on."""
 
-    def readline(self, size: int | None = -1, /) -> str:
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # typeshed: bytes above, text here
         line = super().readline(-1 if size is None else size)
         if line.endswith("\n"):
             self.seek(self.tell() - 1)
