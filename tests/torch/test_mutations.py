@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 from mla_cost.checks.reference.fake import run_fake
 from mla_cost.checks.reference.spec import Spec
 from mla_cost.checks.validation import allocator, cells, fake
-from mla_cost.checks.validation.report import Row
+from mla_cost.checks.validation.report import CheckRow
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
@@ -250,12 +250,12 @@ def executor_once(monkeypatch: Patch) -> Iterator[None]:
     cost.timeline.cache_clear()
 
 
-def disagreeing(specs: list[Spec], check: Callable[[Spec], Iterator[Row]]) -> Iterator[Row]:
+def disagreeing(specs: list[Spec], check: Callable[[Spec], Iterator[CheckRow]]) -> Iterator[CheckRow]:
     """The rows that disagree, cell after cell."""
     return (row for spec in specs for row in check(spec) if row.status == "disagrees")
 
 
-def every_row(*, beyond: bool = True) -> Iterator[Row]:
+def every_row(*, beyond: bool = True) -> Iterator[CheckRow]:
     """What disagrees in few cells, then in the refusals, then in all cells as long as somebody asks."""
     yield from disagreeing(FEW, fake.check_cell)
     yield from (row for row in fake.check_refusals() if row.status == "disagrees")
