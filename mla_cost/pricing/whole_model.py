@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mla_cost.declared import defaults
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
@@ -157,7 +156,7 @@ def state_settings(settings: PlanSettings) -> StateSettings:
     """How states are kept under a plan."""
     return StateSettings(
         sharding=settings.sharding,
-        optimizer=defaults.OPTIMIZER,
+        optimizer=settings.optimizer,
         dtype=settings.dtype,
         gradient_dtype=settings.gradient_dtype,
         moment_dtype=settings.moment_dtype,
