@@ -70,7 +70,8 @@ def _named(declared: Collection[str]) -> Any:
 
 
 if TYPE_CHECKING:
-    ShardingName = OptimizerName = str
+    ShardingName = str
+    OptimizerName = str
 else:
     ShardingName, OptimizerName = _named(SHARDINGS), _named(OPTIMIZERS)
 Memory = Annotated[ByteSize, WrapValidator(_bounded)]
