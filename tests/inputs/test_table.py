@@ -76,7 +76,7 @@ def test_the_command_of_a_setting_makes_it_again(row: Setting):
     else:
         again = getattr(read(*words), row.name)
         assert again == value
-        assert row.flags[0] in words
+        assert row.flags[0] in words or value == row.default
 
 
 @pytest.mark.parametrize("row", FLAGGED, ids=lambda row: row.name)
