@@ -68,7 +68,9 @@ class Machine(Recorder):
                 self._gather(node, gradients)
                 continue
             self._restore(node)
+            self.begins(node.kind)
             results = list(node.backward(gradients))
+            self.moved([*gradients, *node.saved])
             gradients.clear()
             node.saved.clear()
             self._leave(node)
@@ -106,6 +108,8 @@ class Machine(Recorder):
         assert parked is not None
         in_place = not parked.viewed and is_dense(self.facts, parked.axes)
         result = self._allocate(f"sum of gradients of {self.op}", like(self.facts, parked.axes), parked.dtype, in_place)
+        self.runs("elementwise", [parked, parked], [result])
+        self.told()
         slots[index] = None
         allocation = parked.storage.allocation
         del parked
@@ -124,7 +128,10 @@ class Machine(Recorder):
         gradient = gradients.pop()
         assert gradient is not None
         if not is_contiguous(self.facts, gradient.axes):
-            gradient = self.copy(gradient, f"gradient of {leaf.name}")
+            copied = self.copy(gradient, f"gradient of {leaf.name}")
+            self.runs("copy", [gradient], [copied])
+            gradient = copied
+            del copied
         allocation = gradient.storage.allocation
         allocation.label = f"gradient of {leaf.name}"
         if leaf.parameter:
