@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from mla_cost.language.dims import Facts
+from mla_cost.language.dims import Predicates
 from mla_cost.language.polynomial import ZERO, Polynomial
 from mla_cost.language.strides import Axes, contiguous, is_contiguous, like, names
 from mla_cost.language.timeline import (
     DTYPE_BYTES,
     Allocation,
     Event,
-    Flops,
     Kernel,
+    OpFlops,
     Phase,
     Product,
     Timeline,
@@ -58,9 +58,9 @@ class Tensor:
         """The dims, in order."""
         return names(self.axes)
 
-    def is_absent(self, facts: Facts) -> bool:
+    def is_absent(self, predicates: Predicates) -> bool:
         """Whether one of the dims has size zero."""
-        return not facts.zeros.isdisjoint(self.dims)
+        return not predicates.zeros.isdisjoint(self.dims)
 
     def position(self, dim: str) -> int:
         """Where a dim stands."""
@@ -70,8 +70,8 @@ class Tensor:
 class Allocator:
     """Makes tensors, and records what is allocated and computed."""
 
-    def __init__(self, facts: Facts, dtype: str) -> None:
-        self.facts = facts
+    def __init__(self, predicates: Predicates, dtype: str) -> None:
+        self.predicates = predicates
         self.dtype = dtype
         self.timeline = Timeline()
         self.phase: Phase = "forward"
@@ -79,12 +79,12 @@ class Allocator:
         self.closed = False
         self.kind: WorkClass = "elementwise"  # of what an op runs without telling it
         self._made: list[Polynomial] = []  # by the op that runs
-        self._told = False
+        self._reported = False
         self._sizes: dict[tuple[tuple[str, ...], str], Polynomial] = {}
 
     def new(self, label: str, dims: Sequence[str], dtype: str | None = None) -> Tensor:
         """Allocate a contiguous tensor."""
-        return self.new_as(label, contiguous(self.facts, dims), dtype)
+        return self.new_as(label, contiguous(self.predicates, dims), dtype)
 
     def new_as(self, label: str, axes: Axes, dtype: str | None = None) -> Tensor:
         """Allocate a tensor with these dense axes."""
@@ -112,7 +112,7 @@ class Allocator:
         """Bytes of a tensor with these dims."""
         known = self._sizes.get((dims, dtype))
         if known is None:
-            known = self._sizes[dims, dtype] = self.facts.elements(dims) * DTYPE_BYTES[dtype]
+            known = self._sizes[dims, dtype] = self.predicates.elements(dims) * DTYPE_BYTES[dtype]
         return known
 
     def freed(self, allocation: Allocation, merged: bool = False) -> None:
@@ -134,7 +134,7 @@ class Allocator:
 
     def elementwise(self, label: str, tensor: Tensor, dtype: str | None = None) -> Tensor:
         """A new tensor made elementwise from this one: dense, in its order of strides."""
-        return self.new_as(label, like(self.facts, tensor.axes), dtype or tensor.dtype)
+        return self.new_as(label, like(self.predicates, tensor.axes), dtype or tensor.dtype)
 
     def work(self, **sizes: Polynomial) -> None:
         """Record memory that the running kernel may hold inside its call, by kind."""
@@ -147,19 +147,19 @@ class Allocator:
         phase: Phase = self.phase
         if phase == "recompute":
             needed, recomputed, phase = ZERO, needed + recomputed, "backward"
-        self.timeline.flops.append(Flops(self.op, phase, needed, recomputed, attention, skips_masked))
+        self.timeline.flops.append(OpFlops(self.op, phase, needed, recomputed, attention, skips_masked))
 
     # ---- what runs on the device
 
     def begins(self, kind: WorkClass) -> None:
         """An op starts: what it makes from here on is its own."""
         self.kind = kind
-        self.told()
+        self.reported()
 
-    def told(self, *, whole: bool = False) -> None:
+    def reported(self, *, whole: bool = False) -> None:
         """What was made so far is accounted for. whole: and so is all that this op still makes."""
         self._made.clear()
-        self._told = whole
+        self._reported = whole
 
     def runs(
         self,
@@ -192,7 +192,7 @@ class Allocator:
                 collective=collective,
             )
         )
-        self.told(whole=True)
+        self.reported(whole=True)
 
     def _through_memory(self, what: Tensor | Polynomial) -> Polynomial:
         if isinstance(what, Polynomial):
@@ -213,7 +213,7 @@ class Allocator:
     ) -> None:
         """Record the product [batch rows inner] x [batch inner columns], written once in the dtype `into`."""
         dtype = dtype or self.dtype
-        count = self.facts.elements
+        count = self.predicates.elements
         self.runs(
             work,
             (self.bytes_of((*batch, *rows, *inner), dtype), self.bytes_of((*batch, *inner, *columns), dtype)),
@@ -236,7 +236,7 @@ class Allocator:
 
         Its shape has the rows of all groups together.
         """
-        count, size = self.facts.elements, self.bytes_of
+        count, size = self.predicates.elements, self.bytes_of
         inside, outside = size((*rows, *inner), dtype), size((*rows, *columns), dtype)
         weight, flops = size((*groups, *columns, *inner), dtype), count((*rows, *columns, *inner)) * 2
         calls = (
@@ -260,11 +260,11 @@ class Allocator:
             )
 
     def moved(self, reads: Iterable[Tensor | None]) -> None:
-        """Where the op has told nothing: it reads its operands once, and writes what it made."""
-        if self._made and not self._told:
+        """Where the op has reported nothing: it reads its operands once, and writes what it made."""
+        if self._made and not self._reported:
             self.runs(self.kind, [t for t in reads if t is not None], list(self._made))
-        self.told()
+        self.reported()
 
     def is_contiguous(self, tensor: Tensor) -> bool:
         """Whether the tensor lies row-major without gaps."""
-        return is_contiguous(self.facts, tensor.axes)
+        return is_contiguous(self.predicates, tensor.axes)

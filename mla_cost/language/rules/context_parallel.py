@@ -37,7 +37,7 @@ def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, val
     machine.flops(scores + output, attention=True, skips_masked=True)
     machine.timeline.fused_calls.append(FusedCall(query.dims, key.dims, value.dims))
     shape = attended(machine, query, "S", value)
-    each = machine.facts.size("P")
+    each = machine.predicates.size("P")
     result = machine.new(label, (*query.dims[:-1], value.dims[-1]), query.dtype)
     attends = partial(machine.runs, "attention", launches=each, product=shape, skips_masked=True)
     attends([query, kept, others], [steps, rows], flops=scores + output)
@@ -64,7 +64,7 @@ def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, val
         attends(every, every[:3], flops=(scores + output) * 2 + scores)
         machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
         del step, sending, given
-        parts = [machine.view(receiving, machine.facts.row_major(dims)) for _, dims, _ in made[1:]]
+        parts = [machine.view(receiving, machine.predicates.row_major(dims)) for _, dims, _ in made[1:]]
         for part, (name, _, _) in zip(parts, made[1:], strict=True):
             part.label = name
         return [of_query, *parts]
@@ -160,5 +160,5 @@ def _whole(machine: Machine, label: str, gradient: Tensor | None) -> Tensor:
 
 
 def _products(machine: Machine, query: Tensor, value: Tensor) -> tuple[Polynomial, Polynomial]:
-    size = machine.facts.elements
+    size = machine.predicates.elements
     return size((*query.dims, "S")) * 2, size((*query.dims[:-1], value.dims[-1], "S")) * 2

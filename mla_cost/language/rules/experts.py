@@ -92,7 +92,7 @@ def grouped_linear(machine: Machine, label: str, rows: Tensor, weight: Tensor) -
     """Rows [.. in] times each its expert's part of weight [c out in]. Keeps the rows; the weight's gradient first."""
     outer = weight.dims[1]
     result = machine.new(label, (*rows.dims[:-1], outer), rows.dtype)
-    count = machine.facts.elements((*rows.dims, outer)) * 2
+    count = machine.predicates.elements((*rows.dims, outer)) * 2
     machine.flops(count)
     shape = (weight.dims[:1], rows.dims[:-1], (outer,), rows.dims[-1:], rows.dtype)
     machine.multiplies_rows(*shape, back=False)
@@ -104,7 +104,7 @@ def grouped_linear(machine: Machine, label: str, rows: Tensor, weight: Tensor) -
         assert gradient is not None
         machine.flops(count * 2)
         machine.multiplies_rows(*shape, back=True)
-        if not can_view(machine.facts, (gradient.axes[:split], gradient.axes[split:])):
+        if not can_view(machine.predicates, (gradient.axes[:split], gradient.axes[split:])):
             copied = machine.copy(gradient, f"gradient of {label} copy")
             machine.runs("copy", [gradient], [copied])
             gradient = copied
