@@ -130,10 +130,7 @@ class Machine(Recorder):
         gradient = gradients.pop()
         assert gradient is not None
         if not is_contiguous(self.predicates, gradient.axes):
-            copied = self.copy(gradient, f"gradient of {leaf.name}")
-            self.runs("copy", [gradient], [copied])
-            gradient = copied
-            del copied
+            gradient = self.copied(gradient, f"gradient of {leaf.name}")
         allocation = gradient.storage.allocation
         allocation.label = f"gradient of {leaf.name}"
         if leaf.parameter:

@@ -151,6 +151,12 @@ class Allocator:
 
     # ---- what runs on the device
 
+    def copied(self, tensor: Tensor, label: str) -> Tensor:
+        """As `copy`, by a kernel of its own."""
+        result = self.copy(tensor, label)
+        self.runs("copy", [tensor], [result])
+        return result
+
     def begins(self, kind: WorkClass) -> None:
         """An op starts: what it makes from here on is its own."""
         self.kind = kind

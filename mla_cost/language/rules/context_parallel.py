@@ -7,6 +7,7 @@ padding. A rank holds two chunks of the sequence, one from each end, so that mas
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from mla_cost.language.machine import FusedCall, Gradients, Machine, Tensor
@@ -16,6 +17,7 @@ from mla_cost.language.rules.attention import attended
 from mla_cost.language.rules.exchange import SEQUENCE, recorded
 
 Dims = tuple[str, ...]
+Made = tuple[str, Dims, str]  # a label, dims and a dtype
 
 
 @op("ring_attention")
@@ -64,10 +66,7 @@ def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, val
         attends(every, every[:3], flops=(scores + output) * 2 + scores)
         machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
         del step, sending, given
-        parts = [machine.view(receiving, machine.predicates.row_major(dims)) for _, dims, _ in made[1:]]
-        for part, (name, _, _) in zip(parts, made[1:], strict=True):
-            part.label = name
-        return [of_query, *parts]
+        return [of_query, *_views(machine, receiving, made[1:])]
 
     machine.attach([result], [query, key, value], backward, saved=[query, kept, result, statistics])
     return result
@@ -115,20 +114,32 @@ def gathered_attention(machine: Machine, label: str, query: Tensor, key: Tensor,
         machine.flops((scores + output) * 2, recomputed=scores, attention=True, skips_masked=True)
         attends([*through, *kept_bytes], through, flops=(scores + output) * 2 + scores)
         machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
-        for at, (name, _, _) in enumerate(made[1:]):
-            in_order = machine.copy(sums[at], f"{name}, as ranks hold it")
-            machine.runs("copy", [sums[at]], [in_order])
-            sums[at] = in_order
-            del in_order
-        for name, dims, dtype in made[1:]:
-            results.append(machine.new(name, dims, dtype))
-            recorded(machine, "reduce_scatter", SEQUENCE, name, ("S", *dims[1:]), dtype, dims)
-            sums.pop(0)
+        results += _scattered(machine, sums, made[1:])
         del whole, gathered, steps
         return results
 
     machine.attach([result], list(given), backward, saved=[*given, result, *statistics])
     return result
+
+
+def _views(machine: Machine, buffer: Tensor, made: Sequence[Made]) -> list[Tensor | None]:
+    """Parts of one buffer, each under its own name."""
+    parts = [machine.view(buffer, machine.predicates.row_major(dims)) for _, dims, _ in made]
+    for part, (name, _, _) in zip(parts, made, strict=True):
+        part.label = name
+    return [*parts]
+
+
+def _scattered(machine: Machine, sums: list[Tensor], made: Sequence[Made]) -> list[Tensor | None]:
+    """Sums over all positions put into the order of the ranks, then to each rank its part; a sum goes once sent."""
+    for at, (name, _, _) in enumerate(made):
+        sums[at] = machine.copied(sums[at], f"{name}, as ranks hold it")
+    results: list[Tensor | None] = []
+    for name, dims, dtype in made:
+        results.append(machine.new(name, dims, dtype))
+        recorded(machine, "reduce_scatter", SEQUENCE, name, ("S", *dims[1:]), dtype, dims)
+        sums.pop(0)
+    return results
 
 
 def _passed_on(machine: Machine, label: str, sent: Dims, dtype: str) -> None:
@@ -143,10 +154,7 @@ def _in_order(machine: Machine, given: tuple[Tensor, ...]) -> list[Tensor]:
         found.append(machine.new(f"{tensor.label} gathered", ("S", *tensor.dims[1:]), tensor.dtype))
         recorded(machine, "all_gather", SEQUENCE, tensor.label, tensor.dims, tensor.dtype, tensor.dims)
     for at, tensor in enumerate(given):
-        in_order = machine.copy(found[at], f"{tensor.label} in order")
-        machine.runs("copy", [found[at]], [in_order])
-        found[at] = in_order
-        del in_order
+        found[at] = machine.copied(found[at], f"{tensor.label} in order")
     return found
 
 
@@ -154,9 +162,7 @@ def _whole(machine: Machine, label: str, gradient: Tensor | None) -> Tensor:
     assert gradient is not None
     if machine.is_contiguous(gradient):
         return gradient
-    whole = machine.copy(gradient, f"gradient of {label} copy")
-    machine.runs("copy", [gradient], [whole])
-    return whole
+    return machine.copied(gradient, f"gradient of {label} copy")
 
 
 def _products(machine: Machine, query: Tensor, value: Tensor) -> tuple[Polynomial, Polynomial]:

@@ -144,7 +144,7 @@ def _sequence_to_heads(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     ranks, heads = unfolded(machine.predicates, n, ("P", "l"))
     send = machine.view(tensor, (ranks, s, b, heads, d))
     if not machine.is_contiguous(send):
-        send = _copied(machine, f"{label} send buffer", send)
+        send = machine.copied(send, f"{label} send buffer")
     received = machine.new(label, send.dims, tensor.dtype)
     _all_to_all(machine, label, received)
     return machine.view(received, contiguous(machine.predicates, ("S", b.name, heads.name, d.name)))
@@ -181,13 +181,7 @@ def _reduce_scatter(mesh: Mesh, machine: Machine, label: str, tensor: Tensor) ->
 
 
 def _row_major(machine: Machine, label: str, tensor: Tensor) -> Tensor:
-    return tensor if machine.is_contiguous(tensor) else _copied(machine, label, tensor)
-
-
-def _copied(machine: Machine, label: str, tensor: Tensor) -> Tensor:
-    result = machine.copy(tensor, label)
-    machine.runs("copy", [tensor], [result])
-    return result
+    return tensor if machine.is_contiguous(tensor) else machine.copied(tensor, label)
 
 
 def to_each(handed: tuple[str, ...]) -> str:

@@ -105,10 +105,7 @@ def grouped_linear(machine: Machine, label: str, rows: Tensor, weight: Tensor) -
         machine.flops(count * 2)
         machine.multiplies_rows(*shape, back=True)
         if not can_view(machine.predicates, (gradient.axes[:split], gradient.axes[split:])):
-            copied = machine.copy(gradient, f"gradient of {label} copy")
-            machine.runs("copy", [gradient], [copied])
-            gradient = copied
-            del copied
+            gradient = machine.copied(gradient, f"gradient of {label} copy")
         of_weight, of_rows = (machine.new(*item) for item in made)
         return [of_rows, of_weight]
 

@@ -222,8 +222,7 @@ class _Product:
         assert gradient is not None
         given = gradient
         if not machine.is_contiguous(gradient):
-            given = machine.copy(gradient, f"gradient of {self.label} copy")
-            machine.runs("copy", [gradient], [given])
+            given = machine.copied(gradient, f"gradient of {self.label} copy")
         operand = self._operand()
         made = machine.new(f"gradient of {self.name}", self.whole, self.dtype)
         self._run(2)
