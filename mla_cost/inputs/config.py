@@ -138,7 +138,7 @@ class ModelConfig(BaseModel):
 
     def is_verified(self, field: str) -> bool:
         """Whether the fact `field` (a field of this class or of `dims`) was read in a published source."""
-        return self.verified and field not in self.unverified_fields
+        return self.verified and field not in self.unverified_fields and field not in self.assumed
 
 
 SECOND_HAND: Final = "second hand"  # how the text of such a source begins

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 Cell = str | Text
+LEAST = 24  # columns of a cell that folds
 
 
 class Grid:
@@ -30,7 +31,8 @@ class Grid:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         table = self._table()
-        needed = Measurement.get(console, options.update(max_width=10_000), table).minimum
+        # all but what the last column may fold; the minimum of a column that rich knows is its longest word
+        needed = Measurement.get(console, options.update(max_width=10_000), table).maximum - self._spare()
         if needed <= options.max_width:
             yield table
         elif len(self.rows) == 1:
@@ -51,13 +53,22 @@ class Grid:
         for name in self.names:
             folds = name in self.left and name == self.names[-1]
             justify = "left" if name in self.left else "right"
-            table.add_column(name, justify=justify, no_wrap=not folds, min_width=min(24, self._widest(-1)) * folds)  # type: ignore[arg-type]
+            table.add_column(name, justify=justify, no_wrap=not folds, overflow="fold", min_width=self._least() * folds)  # type: ignore[arg-type]
         for row in self.rows:
             table.add_row(*row)
         return table
 
-    def _widest(self, column: int) -> int:
-        return max((len(row[column]) for row in self.rows), default=0)
+    def _least(self) -> int:
+        """Columns that the last one keeps where it folds."""
+        return max(len(self.names[-1]), min(LEAST, self._widest()))
+
+    def _spare(self) -> int:
+        """What the last column gives where it folds."""
+        return max(0, self._widest() - self._least()) if self.names[-1] in self.left else 0
+
+    def _widest(self) -> int:
+        """Of the lines of the last column."""
+        return max((len(line) for row in self.rows for line in str(row[-1]).splitlines()), default=0)
 
     def _told(self, row: Sequence[Cell]) -> Text:
         """`laga, 41.10 states, ...`: words as they are, numbers with their column's name."""

@@ -48,13 +48,16 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value).replace("|", "\\|")
 
 
-def show(settings: Sequence[str], rows: Sequence[Row], left_out: int, sent: str, file: Any = None) -> None:
+def show(
+    settings: Sequence[str], rows: Sequence[Row], left_out: int, sent: str, file: Any = None, *, notes: bool = True
+) -> None:
     """Print rows as a table: what varies, the names that vary, GiB, verdict. sent: what is sent by whom, in what time.
 
     Numbers are wholly told whatever the width: a narrow terminal gets a paragraph per row.
     """
     parts: list[RenderableType] = [_table(settings, rows)]
-    parts.append(Text(f"GiB on one rank (wire: sent {sent}; left: usable less required).", style="dim"))
+    if notes:
+        parts.append(Text(f"GiB on one rank (wire: sent {sent}; left: usable less required).", style="dim"))
     parts += _reasons(rows)
     if left_out:
         parts.append(Text(f"{left_out:,} more rows: --output FILE.csv writes all of them.", style="dim"))
