@@ -35,6 +35,8 @@ def assignments(texts: Iterable[str] | None, prefix: str = "") -> dict[str, Any]
         if not equals or not field.strip() or not value.strip():
             raise InputError(f"expected FIELD=VALUE, read {shown(text)}", field=f"--{prefix or 'set'}")
         path = f"{prefix}.{field.strip()}" if prefix else field.strip()
+        if path in found:
+            raise InputError("is given twice and has one value", field=f"--{prefix or 'set'} {field.strip()}")
         found[path] = value.strip() if _of_kind(path, "tokens") else _scalar(value.strip())
     return found
 

@@ -17,12 +17,13 @@ LEAST = 24  # columns of a cell that folds
 class Grid:
     """Rows under names. left: columns of words, from which the last one may fold; the others are numbers, to the right.
 
-    A narrow terminal gets a paragraph per row: its words, then each number after the name of its column.
+    told: columns of words that say nothing without the column's name. A narrow terminal gets a paragraph per row: its words, then each number after the name of its column.
     """
 
-    def __init__(self, names: Sequence[str], left: Iterable[str] = ()) -> None:
+    def __init__(self, names: Sequence[str], left: Iterable[str] = (), told: Iterable[str] = ()) -> None:
         self.names = tuple(names)
         self.left = frozenset(left)
+        self.plain = self.left - frozenset(told)
         self.rows: list[tuple[Cell, ...]] = []
 
     def add(self, *cells: Cell) -> None:
@@ -77,5 +78,5 @@ class Grid:
             if not len(cell):
                 continue
             own = cell if isinstance(cell, Text) else Text(cell)
-            parts.append(own if name in self.left else Text.assemble(f"{name} ", own))
+            parts.append(own if name in self.plain else Text.assemble(f"{name} ", own))
         return Text(", ").join(parts)

@@ -18,6 +18,7 @@ from mla_cost.views.units import sent as sent_gib
 
 Row = Mapping[str, Any]
 STYLES: Final = {"fits": "green", "tight": "yellow", "oom": "red", "unsupported": "magenta", "illegal": "magenta"}
+SPEAKING: Final = frozenset({"form", "scheme", "kernel", "device", "model"})  # their values tell what they are
 SHOWN: Final = (
     ("saved_bytes", "saved", gib),
     ("allocated_peak_bytes", "alloc.", gib),
@@ -68,7 +69,8 @@ def _table(settings: Sequence[str], rows: Sequence[Row]) -> Grid:
     names = [name.removeprefix("dims.") for name in settings]
     words = [name for name in settings if not any(isinstance(row[name], int) for row in rows)]
     left = [*(name.removeprefix("dims.") for name in words), "verdict"]
-    table = Grid((*names, *(name for _, name, _ in SHOWN), "verdict"), left)
+    told = [name for name in words if name not in SPEAKING]
+    table = Grid((*names, *(name for _, name, _ in SHOWN), "verdict"), left, told)
     for row in rows:
         cells = [_cell(row[name]) for name in settings] + [text(row[name]) for name, _, text in SHOWN]
         table.add(*cells, Text(row["status"], STYLES.get(row["status"], "")))

@@ -622,3 +622,93 @@ def test_a_real_process_ends_as_it_should():
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr == "mla-cost: sp: out of range, not 0; allowed: at least 1\n"
     assert process("plan", "--require-fit").returncode == 1  # one rank of the default plan holds too much
+
+
+@pytest.mark.parametrize(
+    ("line", "flag", "beside"),
+    [
+        ("explain laga --program --quantity peak", "--quantity", "--program"),
+        ("explain laga --program --latex", "--latex", "--program"),
+        ("explain laga --latex --format json", "--latex", "--format json"),
+        ("plan --bars --format json", "--bars", "--format json"),
+        ("plan --explain-term saved --levers", "--levers", "--explain-term"),
+        ("plan --explain-term saved --require-fit", "--require-fit", "--explain-term"),
+        ("plan --no-notes --format csv", "--no-notes", "--format csv"),
+        ("plan -q --format json", "--quiet", "--format json"),
+        ("plan -q --no-notes", "--no-notes", "--quiet"),
+        ("sweep --over seq_len=4096 --output rows.csv --format csv", "--format", "--output"),
+        ("sweep --over seq_len=4096 --seq-len 8192", "seq_len", "--seq-len"),
+        ("sweep --over seq_len=4096 --set seq_len=8192", "seq_len", "--set"),
+        ("search --pareto --format json", "--pareto", "--format json"),
+        ("plan --set sp=4 --sp 2", "sp", "--set and by --sp"),
+        ("search --tp 2 --set tp=4", "tp", "--set and by --tp"),
+        ("plan --sp 2 --cp 4", "--sp or --cp", "given twice"),
+        ("plan --set sp=2 --set sp=4", "--set sp", "given twice"),
+        ("explain laga --layer moe", "--layer", "--program"),
+        ("evidence --no-notes --format json", "--no-notes", "--format json"),
+    ],
+)
+def test_a_flag_without_effect_is_refused_by_name(cli, line, flag, beside):
+    message = cli(*line.split(), code=2)
+    assert flag in message
+    assert beside in message
+
+
+def test_an_empty_layer_is_no_layer(cli):
+    assert "unknown layer ''" in cli("explain", "laga", "--program", "--layer", "", code=2)
+
+
+def test_quiet_prints_nothing_and_answers_by_its_exit_code(cli):
+    assert cli("plan", "-q") == ""
+    assert cli("plan", "-q", "--require-fit", "--sp", "1", "--seq-len", "128k", "--device", "910b-64gb", code=1) == ""
+    assert cli("fit", "--scope", "attention", "--form", "laga", "--quiet") == ""
+    assert cli("sweep", "--scope", "attention", "--over", "seq_len=4096,8192", "-q") == ""
+
+
+def test_without_notes_the_table_stays(cli):
+    for line in ("plan --sp 8", "fit --scope attention --form laga", "sweep --scope attention --over sp=1,2"):
+        whole, less = cli(*line.split()), cli(*line.split(), "--no-notes")
+        assert set(less.splitlines()) < set(whole.splitlines())
+    assert "Not in this scope" not in cli("plan", "--no-notes")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_two_examples_that_parse(cli, command):
+    from mla_cost.cli.options import EXAMPLES
+    from mla_cost.cli.program import build
+
+    text = cli(command, "-h")
+    assert text == cli(command, "--help")
+    assert len(EXAMPLES[command]) == 2
+    for line, _ in EXAMPLES[command]:
+        assert f"mla-cost {line}" in text
+        program: Any = __import__("typer").main.get_command(build(line.split()))
+        program.commands[command].make_context(command, line.split()[1:])  # parses, runs nothing
+        if command in {"models", "devices", "plans", "show", "explain"}:
+            assert cli(*line.split())
+
+
+def test_python_m_is_the_command():
+    found = subprocess.run(
+        [sys.executable, "-m", "mla_cost", "-h"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert found.returncode == 0
+    assert all(line in " ".join(found.stdout.split()) for line in COMMANDS.values())
+
+
+def test_rows_that_differ_show_in_what(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    heading, *_ = cli("sweep", "--scope", "attention", "--over", "kernel=auto,flash", "--model", "deepseek-v3").split(
+        "\n"
+    )
+    assert {"kernel", "value_padding"} <= set(heading.split())
+
+
+def test_what_was_assumed_is_not_verified(cli, tmp_path):
+    text = json.loads((HF / "deepseek_like.json").read_text())
+    text.pop("num_nextn_predict_layers", None)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(text | {"model_type": "of_my_own"}))
+    shown = cli("show", file)
+    assert "assumed: num_nextn_predict_layers is not in the file" in shown
+    assert not re.search(r"(?m)^assumed\.", shown)
