@@ -17,7 +17,8 @@ LEAST = 24  # columns of a cell that folds
 class Grid:
     """Rows under names. left: columns of words, from which the last one may fold; the others are numbers, to the right.
 
-    told: columns of words that say nothing without the column's name. A narrow terminal gets a paragraph per row: its words, then each number after the name of its column.
+    told: columns of words that say nothing without the column's name. A narrow terminal gets a paragraph per row: its
+    words, then each number after the name of its column.
     """
 
     def __init__(self, names: Sequence[str], left: Iterable[str] = (), told: Iterable[str] = ()) -> None:
