@@ -94,7 +94,7 @@ def settings(
 def _blamed(error: InputError, stated: Iterable[str]) -> InputError:
     """The error without the plan file where the command line stated the field over it."""
     field = error.field or ""
-    if not any(field == path or field.startswith(f"{path}.") for path in stated):
+    if not any(field == path or field.startswith((f"{path}.", f"{path}, ")) for path in stated):
         return error
     return InputError(error.message, field=error.field, value=error.value, allowed=error.allowed, nearest=error.nearest)
 

@@ -321,8 +321,8 @@ def replayed(capsys: Any, command: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("--global-batch 7 --dp 2", "global_batch: does not split over the ranks, not 7; allowed: a multiple of"),
-        ("--global-batch 8 --micro-batches 4", "micro_batches: does not make the global batch, not 4; allowed: 8"),
+        ("--global-batch 7 --dp 2", "global_batch: does not split over the ranks: 7; allowed: a multiple of"),
+        ("--global-batch 8 --micro-batches 4", "micro_batches: does not make the global batch: 4; allowed: 8"),
         ("--global-batch 0", "global_batch: out of range"),
         ("--global-batch 8 --scope attention", "global_batch: belongs to scope model"),
     ],
