@@ -45,11 +45,11 @@ def plans(output: str = "table") -> None:
 
     found = presets.plans()
     if _is_json(output):
-        told = [
+        reported = [
             {"name": it.name, "title": it.title, "ranks": it.ranks, "settings": it.settings.model_dump(mode="json")}
             for it in found
         ]
-        _print_json("plans", told)
+        _print_json("plans", reported)
         return
     rows = ((it.name, f"{it.ranks:,}", f"{it.settings.seq_len:,}", it.title) for it in found)
     _print_table(("plan", "ranks", "tokens", "that is"), rows, left=("plan", "that is"))
@@ -202,9 +202,9 @@ def _print_json(kind: str, value: Any) -> None:
 
 def _print_table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, left: Collection[str]) -> None:
     from mla_cost.views import terminal  # slow to import, and JSON never needs it
-    from mla_cost.views.grid import Grid
+    from mla_cost.views.grid import TextGrid
 
-    table = Grid(headings, left)
+    table = TextGrid(headings, left)
     for row in rows:
         table.add(*row)
     terminal.show(table)

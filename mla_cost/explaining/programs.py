@@ -20,7 +20,7 @@ def program(form: str, key: Key) -> ProgramListing:
         InputError: declarations that make no program together.
 
     """
-    zeros = key.facts.zeros
+    zeros = key.predicates.zeros
     try:
         found = listing(key)
     except ProgramError as error:
@@ -29,5 +29,5 @@ def program(form: str, key: Key) -> ProgramListing:
         ProgramLine(line.depth, line.text, tuple(_shape(dims, zeros) for dims in line.dims), line.note)
         for line in found
     ]
-    holds = key.facts.words()
+    holds = key.predicates.words()
     return ProgramListing(form, key.scheme, key.kernel, key.profile, key.layer, key.remat, holds, tuple(lines))

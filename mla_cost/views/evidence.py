@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from mla_cost.results.markdown import table as markdown_table
-from mla_cost.views.grid import Grid
+from mla_cost.views.grid import TextGrid
 
 COMMAND = "mla-cost evidence --format markdown"
 CATALOGUE = "catalogue"
@@ -59,9 +59,9 @@ def show_beside(name: str, rows: Iterable[Data]) -> None:
     terminal.show(Group(Text(""), head, Text(""), _listing(rows)))
 
 
-def _listing(rows: Iterable[Data]) -> Grid:
+def _listing(rows: Iterable[Data]) -> TextGrid:
     """One line per row."""
-    table = Grid(("row", "published", "predicted", "off", "status"), left=("row", "status"))
+    table = TextGrid(("row", "published", "predicted", "off", "status"), left=("row", "status"))
     for row in rows:
         table.add(row["id"], _published(row), _predicted(row), _off(row), row["status"])
     return table

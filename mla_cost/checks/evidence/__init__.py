@@ -76,7 +76,7 @@ class Evidence:
         return regimes.gather()
 
     @cached_property
-    def sent(self) -> tuple[accounted.Sent, ...]:
+    def sent(self) -> tuple[accounted.PublishedSent, ...]:
         """What forward sends, counted three ways."""
         return tuple(accounted.sent(self._sources))
 
@@ -122,7 +122,7 @@ def evidence(executor: bool = False, watch: Watch = lambda _words, _done, _total
 
 
 def beside(name: str) -> tuple[Outcome, ...]:
-    """The published rows that a plan is told beside, replayed. name: a source and how their ids begin: paper/table-2.
+    """The published rows beside which a plan stands, replayed. name: a source and how their ids begin: paper/table-2.
 
     Raises:
         InputError: no such source, or none of its rows begins so.
