@@ -82,7 +82,7 @@ def _modules(model: ModelConfig, settings: PlanSettings) -> Iterator[str]:
     """More multi-token-prediction modules than the model is published with."""
     own = catalog.model(settings.model).num_mtp_layers or 0 if settings.mtp else 0
     if settings.mtp and settings.mtp > own:
-        yield f"{_told(settings, 'mtp')}: priced as asked; {model.name} is published with {own}"
+        yield f"{_said(settings, 'mtp')}: priced as asked; {model.name} is published with {own}"
 
 
 def block_notes(settings: PlanSettings, point: Point, *, device: bool = True) -> Iterator[str]:
