@@ -53,7 +53,9 @@ class InputError(ValueError):
         return "".join(f"{part}: " for part in (file, line, self.field) if part)
 
     def _text(self) -> str:
-        denies = self.message.startswith(_DENIALS)  # what is wrong, and not what it should be: "no such stage: 9"
+        denies = (
+            self.message.startswith(_DENIALS) or " has no " in self.message
+        )  # what is wrong, and not what it should be: "no such stage: 9"
         found = "" if self.value is UNSET else f"{': ' if denies else ', not '}{shown(self.value)}"
         allowed = "" if self.allowed is None else f"; allowed: {self.allowed}"
         meant = f"; did you mean {' or '.join(self.nearest)}?" if self.nearest else ""

@@ -147,7 +147,7 @@ def test_bad_models(changes: dict[str, Any], words: str) -> None:
             {"reserve": [{**CONTEXT, "per": "node"}]},
             "reserve, entry 1: per: unknown value: 'node'; allowed: 'process' or",
         ),
-        ({"reserve": [{**CONTEXT, "byte": 3}]}, "reserve.0.byte: unknown key; did you mean bytes?"),
+        ({"reserve": [{**CONTEXT, "byte": 3}]}, "reserve, entry 1: byte: unknown key; did you mean bytes?"),
         ({"reserve": [{**CONTEXT, "source": "x"}]}, "reserve.context: the source 'x' is not listed under sources"),
         ({"further": {"cores": {**FACT, "value": [1, -2]}}}, "further.cores.value: "),
     ],
