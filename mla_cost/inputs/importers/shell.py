@@ -98,12 +98,16 @@ class _Reader:
     def _tokens(self) -> Iterator[tuple[int, str]]:
         lexer = shlex.shlex(_Lines(self.text), posix=True, punctuation_chars="".join(_BREAKS))
         lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, "#"
-        try:
-            for token in iter(lexer.get_token, None):
-                yield lexer.lineno, token
-        except ValueError as error:
-            message = "a quote is never closed" if "quotation" in str(error) else str(error)
-            raise InputError(message, file=self.file, line=lexer.lineno) from None
+        while True:
+            begun = lexer.lineno
+            try:
+                token = lexer.get_token()
+            except ValueError as error:
+                message = "a quote is never closed" if "quotation" in str(error) else str(error)
+                raise InputError(message, file=self.file, line=begun) from None
+            if token is None:
+                return
+            yield lexer.lineno, token
 
     def _statements(self) -> Iterator[tuple[int, list[str]]]:
         """The words of each command; an assigned list stands as its name, `=(` and its words, and `)`."""
