@@ -162,6 +162,7 @@ def state_settings(settings: PlanSettings) -> StateSettings:
         moment_dtype=settings.moment_dtype,
         main_dtype=MAIN_DTYPES[settings.main_weights],
         sharded_down=settings.down_projections == "sharded",
+        to_owners=settings.multi_rank_bucket_allreduce == "off",
     )
 
 

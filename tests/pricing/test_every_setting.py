@@ -39,6 +39,7 @@ VALUES: dict[str, list[Any]] = {
     "schedule": ["gpipe"],
     "stage": [1],
     "sharding": ["ddp", "zero1", "zero2"],
+    "multi_rank_bucket_allreduce": ["off"],
     "gradient_dtype": ["bf16"],
     "moment_dtype": ["bf16"],
     "main_weights": ["remainders"],
