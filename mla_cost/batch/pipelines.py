@@ -45,12 +45,13 @@ class Stage(NamedTuple):
 class Pipeline(NamedTuple):
     """The stages that can be the worst, in order, over the same places of layers.
 
-    read: the figure and the place of each column of the stages' rows; what no row has is left out.
+    senders: those that can send most, whichever stage was asked for. read: the figure and the place of each column of the stages' rows; what no row has is left out.
     """
 
     places: tuple[Place, ...]
     stages: tuple[Stage, ...]
     read: tuple[Ints, Ints]
+    senders: tuple[Stage, ...]
 
 
 class Names:
@@ -102,7 +103,8 @@ def pipeline(names: Names, parallel: Parallel, asked: int | None = None) -> Pipe
             kept.append((alike, found))
     read = np.flatnonzero(np.any([stage.needs.any(axis=0) for _, stage in kept], axis=0))
     stages = tuple(stage._replace(needs=stage.needs[:, read], kept=stage.kept[:, read]) for _, stage in kept)
-    return Pipeline(places, stages, (read // len(places), read % len(places)))
+    senders = stages if asked is None else pipeline(names, parallel).stages
+    return Pipeline(places, stages, (read // len(places), read % len(places)), senders)
 
 
 def _covers(larger: Floats, smaller: Floats) -> bool:

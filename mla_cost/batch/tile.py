@@ -123,6 +123,7 @@ class Piped(NamedTuple):
     where: Ints
     columns: Ints
     stages: tuple[Stage, ...]
+    senders: tuple[Stage, ...]
     dense: Looked
     expert: Looked
 
@@ -157,12 +158,15 @@ class Tile:
 
     def _piped(self, pipe: Pipeline, where: Ints) -> Piped:
         columns = self._columns(pipe)
-        stages = tuple(self._over_table(stage, columns) for stage in pipe.stages)
+        stages, senders = (
+            tuple(self._over_table(stage, columns) for stage in each) for each in (pipe.stages, pipe.senders)
+        )
         return Piped(
             pipe,
             where,
             columns,
             stages,
+            senders,
             Looked(self.groups.dense_codes[where]),
             Looked(self.groups.expert_codes[where]),
         )

@@ -121,7 +121,7 @@ def _print(study: Sweep, shape: str) -> int:
         rows = _first_rows(study, most)
         if shape == "table":
             of_model = study.grid.settings.scope == "model"
-            sent = "by the worst stage in one optimizer step" if of_model else "in forward and backward"
+            sent = "in one optimizer step by the stage that sends most" if of_model else "in forward and backward"
             view.show(_varying(study), rows, len(study) - len(rows), sent)
         else:
             sys.stdout.write(view.markdown_text(study.columns, rows))

@@ -42,6 +42,11 @@ class Read(NamedTuple):
         return self.result.memory.allocated_peak_bytes or 0
 
     @property
+    def most_sent(self) -> int:
+        """Bytes that the stage sends which sends most in an optimizer step."""
+        return max(stage.sent_bytes for stage in self.result.memory.stages or ())
+
+    @property
     def states(self) -> int:
         """Weights, gradients, optimizer and buffers."""
         return sum(part.bytes for part in self.result.memory.breakdown if part.name in _STATES)
@@ -60,6 +65,8 @@ class Many(Protocol):
     def sent(self) -> Any: ...  # its `pricing.step_traffic.Totals`
     @property
     def flops(self) -> Any: ...  # model and executed
+    @property
+    def most(self) -> Any: ...  # of all stages: `pricing.step_traffic.Most`
     @property
     def stage(self) -> Any: ...  # its number
     @property
@@ -117,7 +124,7 @@ EVERY_SCOPE: Final = (
     Figure("headroom_bytes", lambda at: _verdict(at, "headroom_bytes"), lambda at: at.headroom),
 )
 # what the model scope tells beside them: of the worst stage, and sent in one optimizer step by mesh axis;
-# the allocated peak is state + standing + kept + working
+# the allocated peak is state + standing + kept + working. sent alone is that of the stage that sends most
 MODEL_SCOPE: Final = (
     Figure("state_bytes", lambda at: at.states, lambda at: at.worst.states.sum(axis=0)),
     Figure("gradient_bytes", lambda at: at.stage.gradient_bytes, lambda at: at.worst.gradients),
@@ -130,6 +137,7 @@ MODEL_SCOPE: Final = (
     Figure("kept_bytes", lambda at: at.stage.kept_bytes, lambda at: at.worst.in_flight),
     Figure("working_bytes", lambda at: at.stage.working_bytes, lambda at: at.worst.working),
     *(_wire(name, axis) for name, axis in AXES.items()),
+    Figure("sent_bytes", lambda at: at.most_sent, lambda at: at.most.wire_bytes),
     Figure("worst_stage", lambda at: at.stage.stage, lambda at: at.stage),
     _flops("model", 0),
     _flops("executed", 1),

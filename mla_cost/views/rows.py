@@ -18,11 +18,12 @@ from mla_cost.views.units import sent as sent_gib
 
 Row = Mapping[str, Any]
 STYLES: Final = {"fits": "green", "tight": "yellow", "oom": "red", "unsupported": "magenta", "illegal": "magenta"}
+# the first of the columns that a row has; sent by the stage that sends most, where there are stages
 SHOWN: Final = (
-    ("saved_bytes", "saved", gib),
-    ("allocated_peak_bytes", "alloc.", gib),
-    ("wire_bytes", "wire", sent_gib),
-    ("headroom_bytes", "left", gib),
+    (("saved_bytes",), "saved", gib),
+    (("allocated_peak_bytes",), "alloc.", gib),
+    (("sent_bytes", "wire_bytes"), "sent", sent_gib),
+    (("headroom_bytes",), "left", gib),
 )
 
 
@@ -54,7 +55,7 @@ def show(settings: Sequence[str], rows: Sequence[Row], left_out: int, sent: str,
     Numbers are wholly told whatever the width: a narrow terminal gets a paragraph per row.
     """
     parts: list[RenderableType] = [_table(settings, rows)]
-    parts.append(Text(f"GiB on one rank (wire: sent {sent}; left: usable less required).", style="dim"))
+    parts.append(Text(f"GiB on one rank (sent: {sent}; left: usable less required).", style="dim"))
     parts += _reasons(rows)
     if left_out:
         parts.append(Text(f"{left_out:,} more rows: --output FILE.csv writes all of them.", style="dim"))
@@ -67,9 +68,13 @@ def _table(settings: Sequence[str], rows: Sequence[Row]) -> Grid:
     left = [*(name.removeprefix("dims.") for name in words), "verdict"]
     table = Grid((*names, *(name for _, name, _ in SHOWN), "verdict"), left)
     for row in rows:
-        cells = [_cell(row[name]) for name in settings] + [text(row[name]) for name, _, text in SHOWN]
+        cells = [_cell(row[name]) for name in settings] + [text(_first(row, own)) for own, _, text in SHOWN]
         table.add(*cells, Text(row["status"], STYLES.get(row["status"], "")))
     return table
+
+
+def _first(row: Row, names: Sequence[str]) -> Any:
+    return next(row[name] for name in names if name in row)
 
 
 def _reasons(rows: Sequence[Row]) -> Iterator[Text]:

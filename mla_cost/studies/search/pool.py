@@ -86,7 +86,7 @@ def tables(space: Space, number: int) -> Iterator[Table]:
     question, program = space.question, space.programs[number]
     for rows in space.batches(number):
         columns = space.columns(rows)
-        composed = price(question.model, question.device, program.form, program.settings, columns, over_stages=True)
+        composed = price(question.model, question.device, program.form, program.settings, columns)
         table = _table(space, rows, composed)
         illegal, inexact = table["status"] == ILLEGAL, table["sent"] >= FENCE
         if illegal.any():
