@@ -135,7 +135,9 @@ def _without_owners() -> Iterator[Idle]:
         for weights, gradients, running in SHARDINGS[name].cases:
             if not running.has_owners:
                 where = {"sharding": (name,), "dtype": (weights,), "gradient_dtype": (gradients,)}
-                yield Idle(where, f"with {weights} weights and {gradients} gradients {running.title.partition(':')[0]} runs")
+                yield Idle(
+                    where, f"with {weights} weights and {gradients} gradients {running.title.partition(':')[0]} runs"
+                )
 
 
 _WITHOUT_OWNERS: Final = tuple(_without_owners())

@@ -308,6 +308,13 @@ def test_sent_is_of_the_stage_that_sends_most_in_a_sweep_a_plan_and_a_search_ali
     assert study.to_numpy(workers=1)["sent_bytes"].tolist() == [max(sent)] * 3
     axes = {"tp": [1], "sp": [1], "pp": [4], "ep": [8], "micro_batch": [1], "sharding": ["zero1"], "remat": ["none"]}
     found = mla_cost.search(
-        "deepseek-v2-lite", "h100-80gb", devices=64, global_batch=64, seq_len=4096, form="explicit", max_idle=100, **axes
+        "deepseek-v2-lite",
+        "h100-80gb",
+        devices=64,
+        global_batch=64,
+        seq_len=4096,
+        form="explicit",
+        max_idle=100,
+        **axes,
     )
     assert found.best.sent_bytes == max(sent)

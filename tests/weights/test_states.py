@@ -295,7 +295,9 @@ def test_gradients_that_are_reduced_to_their_owners_are_sent_but_for_a_ranks_own
     # parts of 126 (1008 in all): the last rank owns 119 and sends the 882 of the others
     assert reduced["dp x sp"][3:7] == (8, 5, 2 * 1001, 2 * 7 * 126)
     assert reduced["expert_dp"][3:7] == (4, 5, 2 * 3, 2 * 3)  # parts of 2 hold 3 elements: the last rank owns none
-    (kept, _) = step_collectives(plain(1001), Parallel(dp=8), settings._replace(sharding="zero1", gradient_dtype="fp32"))
+    (kept, _) = step_collectives(
+        plain(1001), Parallel(dp=8), settings._replace(sharding="zero1", gradient_dtype="fp32")
+    )
     assert kept.kind == "all_reduce"  # BF16_Optimizer
 
 
