@@ -45,7 +45,8 @@ class Stage(NamedTuple):
 class Pipeline(NamedTuple):
     """The stages that can be the worst, in order, over the same places of layers.
 
-    senders: those that can send most, whichever stage was asked for. read: the figure and the place of each column of the stages' rows; what no row has is left out.
+    senders: those that can send most, whichever was asked for. read: the figure and the place of each column of the
+    stages' rows; what no row has is left out.
     """
 
     places: tuple[Place, ...]

@@ -127,7 +127,7 @@ _STAGE_LAYERS: Final = Setting(
 
 
 def _without_owners() -> Iterator[Idle]:
-    """Where nobody reduces gradients to owners: under whole rows, and under what runs in a row's place at some dtypes."""
+    """Where nobody reduces gradients to owners: whole rows, and what runs in a row's place at some dtypes."""
     reducing = [name for name, row in SHARDINGS.items() if row.has_owners]
     others = tuple(name for name in SHARDINGS if name not in reducing)
     yield Idle({"sharding": others}, f"only sharding {' and '.join(reducing)} may reduce gradients to their owners")

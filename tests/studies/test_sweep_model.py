@@ -306,7 +306,15 @@ def test_sent_is_of_the_stage_that_sends_most_in_a_sweep_a_plan_and_a_search_ali
     assert [each["sent_bytes"] for each in rows] == [max(sent)] * 3 == [sent[1]] * 3
     assert [each["wire_bytes"] for each in rows] == [sent[0], sent[0], sent[3]]  # of the stage that the row is about
     assert study.to_numpy(workers=1)["sent_bytes"].tolist() == [max(sent)] * 3
-    axes = {"tp": [1], "sp": [1], "pp": [4], "ep": [8], "micro_batch": [1], "sharding": ["zero1"], "remat": ["none"]}
+    axes: dict[str, Any] = {
+        "tp": [1],
+        "sp": [1],
+        "pp": [4],
+        "ep": [8],
+        "micro_batch": [1],
+        "sharding": ["zero1"],
+        "remat": ["none"],
+    }
     found = mla_cost.search(
         "deepseek-v2-lite",
         "h100-80gb",
@@ -317,4 +325,4 @@ def test_sent_is_of_the_stage_that_sends_most_in_a_sweep_a_plan_and_a_search_ali
         max_idle=100,
         **axes,
     )
-    assert found.best.sent_bytes == max(sent)
+    assert found.results[0].sent_bytes == max(sent)
