@@ -163,9 +163,9 @@ class Pricer:
         """All that is told of the points alive; what no double holds exactly is 0, and told of no row."""
         number = np.array([stage.stage for stage in tile.stages])[worst.stage]
         required = np.where(exact, worst.peak, 0).astype(np.int64) + verdicts.other_memory(tile.points)
-        usable = verdicts.usable_bytes(self.model, tile.points, self.device)
-        headroom = np.full_like(usable, MISSING) if self.device is None else usable - required
-        return _Many(worst, *work, most, number, required, usable, headroom)
+        usable, least = verdicts.usable_bytes(self.model, tile.points, self.device)
+        left = (np.full_like(each, MISSING) if self.device is None else each - required for each in (usable, least))
+        return _Many(worst, *work, most, number, required, usable, *left)
 
 
 class _Many(NamedTuple):
@@ -179,6 +179,7 @@ class _Many(NamedTuple):
     required: Ints
     usable: Ints
     headroom: Ints
+    least_headroom: Ints
 
 
 class _Rows(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from mla_cost.results import Plan, Result, Stage
 
+OF_DEVICES: Final = ("usable_bytes", "headroom_bytes", "least_headroom_bytes")  # None without a device
 NAMES: Final = ("form", "scheme", "kernel", "device")
 AXES: Final = {"tp": "tp", "sp": "sp", "pp": "pp", "ep": "ep", "etp": "etp", "dp": "dp x sp", "expert_dp": "expert_dp"}
 VERDICT: Final = ("status", "reason")
@@ -75,6 +76,8 @@ class Many(Protocol):
     def usable(self) -> Any: ...
     @property
     def headroom(self) -> Any: ...
+    @property
+    def least_headroom(self) -> Any: ...
 
 
 class Figure(NamedTuple):
@@ -122,6 +125,7 @@ EVERY_SCOPE: Final = (
     Figure("required_bytes", lambda at: at.peak + at.other_memory, lambda at: at.required),
     Figure("usable_bytes", lambda at: _verdict(at, "usable_bytes"), lambda at: at.usable),
     Figure("headroom_bytes", lambda at: _verdict(at, "headroom_bytes"), lambda at: at.headroom),
+    Figure("least_headroom_bytes", lambda at: _verdict(at, "least_headroom_bytes"), lambda at: at.least_headroom),
 )
 # what the model scope tells beside them: of the worst stage, and sent in one optimizer step by mesh axis;
 # the allocated peak is state + standing + kept + working. sent alone is that of the stage that sends most

@@ -98,8 +98,7 @@ def _fewest(rows: list[Mapping[str, Any]]) -> Iterator[RenderableType]:
         if row["min_layout"] is None:
             continue
         degrees = ", ".join(f"{axis} {size}" for axis, size in row["min_layout"].items())
-        left = f"{row['min_status']}, {row['min_headroom_bytes'] / 2**30:,.2f} GiB left"
-        yield Text(f"{row['form']} on {row['min_devices']:,}: {degrees}: {left}")
+        yield Text(f"{row['form']} on {row['min_devices']:,}: {degrees}: {row['min_status']}: {row['min_reason']}")
         yield Text(row["min_command"], no_wrap=True, overflow="ignore")  # on one line, to be copied whole
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from mla_cost.results import markdown
 from mla_cost.views import terminal
 from mla_cost.views.grid import Grid
+from mla_cost.views.parts import AT_WORST
 from mla_cost.views.units import gib
 from mla_cost.views.units import sent as sent_gib
 
@@ -24,6 +25,7 @@ SHOWN: Final = (
     (("allocated_peak_bytes",), "alloc.", gib),
     (("sent_bytes", "wire_bytes"), "sent", sent_gib),
     (("headroom_bytes",), "left", gib),
+    (("least_headroom_bytes",), "worst", gib),
 )
 
 
@@ -55,7 +57,7 @@ def show(settings: Sequence[str], rows: Sequence[Row], left_out: int, sent: str,
     Numbers are wholly told whatever the width: a narrow terminal gets a paragraph per row.
     """
     parts: list[RenderableType] = [_table(settings, rows)]
-    parts.append(Text(f"GiB on one rank (sent: {sent}; left: usable less required).", style="dim"))
+    parts.append(Text(f"GiB on one rank (sent: {sent}; left: usable less required; {AT_WORST}).", style="dim"))
     parts += _reasons(rows)
     if left_out:
         parts.append(Text(f"{left_out:,} more rows: --output FILE.csv writes all of them.", style="dim"))

@@ -17,7 +17,7 @@ from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.automatic import with_kernel
 from mla_cost.pricing.resolve import Illegal, named
-from mla_cost.results import Status
+from mla_cost.results import Status, Verdict
 from mla_cost.studies.longest.bounds import divisors, largest
 from mla_cost.studies.longest.fewest import MOST_DEGREE, Layout, Watch, fewest, unwatched
 from mla_cost.studies.longest.needs import Needs, Question, needs_of, room
@@ -40,7 +40,8 @@ class Fit(NamedTuple):
     on the device; `illegal`, where no program exists. min_sp, min_devices: for target_seq_len tokens, None where
     nothing fits; min_layout: the degrees that take min_devices. required_bytes: at max_seq_len;
     next_required_bytes: at the next legal length, which does not fit (None: it is not asked or past exact numbers).
-    min_sp_status, min_status: whether that fits or is tight; min_headroom_bytes: what min_layout leaves;
+    min_sp_status, min_status: whether that fits or is tight; min_reason: its verdict's, as plan gives it;
+    min_headroom_bytes: what min_layout leaves; min_least_headroom_bytes: where libraries take the most that they may;
     min_global_batch: sequences of an optimizer step there; min_command: what plans it. notes: what it stands on.
     """
 
@@ -66,6 +67,8 @@ class Fit(NamedTuple):
     min_headroom_bytes: int | None = None
     min_global_batch: int | None = None
     min_command: str | None = None
+    min_reason: str | None = None
+    min_least_headroom_bytes: int | None = None
 
 
 class Fits:
@@ -274,9 +277,9 @@ class _Search(NamedTuple):
         settings, _ = with_kernel(self.model, device, form, self.settings)
         question = Question(self.model, device, form, settings, self.shared, self.global_batch)
         found = self.longest(question)
-        least_sp, status, layout = None, None, None
+        least_sp, least, layout = None, None, None
         if found.limited_by != "kernel":
-            least_sp, status = self.least_sp(question)
+            least_sp, least = self.least_sp(question)
             layout = self.fewest(question, least_sp)
         smallest = _smallest(question, layout) if layout else {}
         return Fit(
@@ -296,10 +299,19 @@ class _Search(NamedTuple):
             next_required_bytes=found.following,
             usable_bytes=found.usable,
             reason=found.reason,
-            notes=tuple(self._batch(settings, layout)) if layout and settings.scope == "model" else (),
-            min_sp_status=status,
+            notes=tuple(self._notes(settings, least_sp, least, layout)),
+            min_sp_status=least.status if least else None,
             **smallest,
         )
+
+    def _notes(
+        self, settings: PlanSettings, least_sp: int | None, least: Verdict | None, layout: Layout | None
+    ) -> Iterator[str]:
+        """What the answers stand on."""
+        if least is not None and (least.status == "tight" or (least.least_headroom_bytes or 0) < 0):
+            yield f"least sp {least_sp}: {least.reason}"
+        if layout and settings.scope == "model":
+            yield from self._batch(settings, layout)
 
     def _batch(self, settings: PlanSettings, layout: Layout) -> Iterator[str]:
         """What the fewest devices stand on: the sequences of a step, and who said so."""
@@ -346,17 +358,17 @@ class _Search(NamedTuple):
             return _Longest(last * step, "max_seq_len", "longer ones are not tried", required, None, usable)
         return _Longest(times * step, "memory", "", required, following, usable)
 
-    def least_sp(self, question: Question) -> tuple[int | None, Status | None]:
-        """The least sp that holds the target, everything else as asked. Needs do not fall with sp alone: a scan."""
+    def least_sp(self, question: Question) -> tuple[int | None, Verdict | None]:
+        """The least sp that holds the target, all else as asked, with its verdict. Needs may rise with sp: a scan."""
         needs, settings = needs_of(question), question.settings
         for sp in self.degrees():
             asked = settings.model_copy(update={"sp": sp})
             try:
-                status = needs.verdict(asked).status
+                found = needs.verdict(asked)
             except Illegal:
                 continue
-            if status in {"fits", "tight"}:
-                return sp, status
+            if found.status in {"fits", "tight"}:
+                return sp, found
         return None, None
 
     def degrees(self) -> list[int]:
@@ -386,7 +398,9 @@ def _smallest(question: Question, layout: Layout) -> dict[str, Any]:
     named = settings.model_copy(update={"device": (question.device.name,), "form": (question.form,)})
     found = {
         "min_status": verdict.status,
+        "min_reason": verdict.reason,
         "min_headroom_bytes": verdict.headroom_bytes,
+        "min_least_headroom_bytes": verdict.least_headroom_bytes,
         "min_command": command_of(named),
     }
     if settings.scope == "model":

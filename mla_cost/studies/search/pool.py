@@ -109,6 +109,7 @@ def _table(space: Space, rows: Table, composed: Any) -> Table:
         "status": composed.status,
         "required": composed["required_bytes"],
         "short": composed["required_bytes"] - composed["usable_bytes"],
+        "least": composed["least_headroom_bytes"],
         "sent": most.wire_bytes,
         "flops": most.executed,
         **most.by_axis,

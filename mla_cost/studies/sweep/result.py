@@ -21,7 +21,7 @@ from mla_cost.inputs.given import items
 from mla_cost.inputs.given import names as names_of
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.scopes import require_scope
-from mla_cost.results.columns import NAMES, Column
+from mla_cost.results.columns import NAMES, OF_DEVICES, Column
 from mla_cost.studies.sweep.attention import Attention
 from mla_cost.studies.sweep.axes import Axis, axes_of, expand, is_glob
 from mla_cost.studies.sweep.columns import Columns, stored, table, without
@@ -212,7 +212,7 @@ class Sweep:
             yield row
 
     def _blank(self, row: dict[str, Any], illegal: bool) -> None:
-        for name in [column.name for column in self.scope.figures] if illegal else ("usable_bytes", "headroom_bytes"):
+        for name in [column.name for column in self.scope.figures] if illegal else OF_DEVICES:
             row[name] = None
 
     def readable(self, column: Column, values: NDArray[Any]) -> list[Any]:
