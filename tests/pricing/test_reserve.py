@@ -139,7 +139,7 @@ def test_fit_search_and_sweep_tell_both_ends_as_a_plan_does():
     assert [study.to_numpy(workers=1)[name].tolist() for name in ("headroom_bytes", "least_headroom_bytes")] == [
         [end] for end in ends
     ]
-    axes: dict[str, Any] = {axis: 1 for axis in ("tp", "sp", "pp", "micro_batch")} | {
+    axes: dict[str, Any] = dict.fromkeys(("tp", "sp", "pp", "micro_batch"), 1) | {
         "ep": 8,
         "sharding": "distributed",
     }

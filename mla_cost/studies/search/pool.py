@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from mla_cost.batch import price
 from mla_cost.batch.codes import ILLEGAL, STATUSES, TIGHT
 from mla_cost.batch.cores import answers, available, can_fork, shared
-from mla_cost.language.evaluate import FENCE
 from mla_cost.studies.search.options import Question
 from mla_cost.studies.search.order import Row, Table, each, first, joined, leaders, rows_of, unbeaten
 from mla_cost.studies.search.places import Tally
@@ -20,7 +19,6 @@ from mla_cost.studies.search.space import Space
 from mla_cost.studies.search.weight import split, weight, weights_of
 
 MANY: Final = 20_000  # candidates: from here on a second process is worth its start
-INEXACT: Final = "a stage sends 2^53 bytes or more in one step, past which bytes are not exact; make the plan smaller"
 
 
 Watch = Callable[[str, int, int], None]
@@ -88,12 +86,11 @@ def tables(space: Space, number: int) -> Iterator[Table]:
         columns = space.columns(rows)
         composed = price(question.model, question.device, program.form, program.settings, columns)
         table = _table(space, rows, composed)
-        illegal, inexact = table["status"] == ILLEGAL, table["sent"] >= FENCE
+        illegal = table["status"] == ILLEGAL
         if illegal.any():
             reason = composed.reason_of(int(illegal.argmax()))
             space.tally.add(program.form, "candidates", int(illegal.sum()), reason)
-        space.tally.add("exact numbers", "candidates", int((inexact & ~illegal).sum()), INEXACT)
-        yield rows_of(table, np.flatnonzero(~illegal & ~inexact))
+        yield rows_of(table, np.flatnonzero(~illegal))
 
 
 def _table(space: Space, rows: Table, composed: Any) -> Table:
