@@ -13,7 +13,7 @@ from rich.text import Text
 from mla_cost.results import markdown
 from mla_cost.views import terminal
 from mla_cost.views.grid import Grid
-from mla_cost.views.parts import AT_WORST
+from mla_cost.views.parts import AT_WORST, assumed
 from mla_cost.views.units import gib
 from mla_cost.views.units import sent as sent_gib
 
@@ -51,17 +51,18 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value).replace("|", "\\|")
 
 
-def show(settings: Sequence[str], rows: Sequence[Row], left_out: int, sent: str, file: Any = None) -> None:
+def show(settings: Sequence[str], rows: Sequence[Row], left_out: int, sent: str, taken: Mapping[str, str]) -> None:
     """Print rows as a table: what varies, the names that vary, GiB, verdict. sent: what is sent by whom, in what time.
 
-    Numbers are wholly told whatever the width: a narrow terminal gets a paragraph per row.
+    taken: what a model's file leaves out. Numbers are wholly told whatever the width: a narrow terminal gets a
+    paragraph per row.
     """
-    parts: list[RenderableType] = [_table(settings, rows)]
+    parts: list[RenderableType] = [*map(Text, assumed({"assumed": taken})), _table(settings, rows)]
     parts.append(Text(f"GiB on one rank (sent: {sent}; left: usable less required; {AT_WORST}).", style="dim"))
     parts += _reasons(rows)
     if left_out:
         parts.append(Text(f"{left_out:,} more rows: --output FILE.csv writes all of them.", style="dim"))
-    terminal.show(Group(*parts), file)
+    terminal.show(Group(*parts))
 
 
 def _table(settings: Sequence[str], rows: Sequence[Row]) -> Grid:

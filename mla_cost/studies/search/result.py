@@ -17,7 +17,17 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.results import plain
 from mla_cost.studies.search.miss import miss_of
-from mla_cost.studies.search.options import CHOICES, CHOSEN, DEGREES, Options, Question, axes, options, require_forms
+from mla_cost.studies.search.options import (
+    CHOICES,
+    CHOSEN,
+    DEGREES,
+    Options,
+    Question,
+    axes,
+    options,
+    require_forms,
+    unsaid,
+)
 from mla_cost.studies.search.pool import Priced, Watch, priced, unwatched
 from mla_cost.studies.search.records import Candidate, Miss, Ruled
 from mla_cost.studies.search.runner_up import lost
@@ -167,7 +177,8 @@ def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping
     if unpriced is not None:
         raise InputError(f"{unpriced} (in a plan; a search prices whole models)", field="model")
     device = catalog.device(settings.device[0])
-    return Question(model, device, settings, options(settings, given), axes(settings, allowed))
+    own = options(settings, given)
+    return Question(model, device, settings, own, axes(settings, allowed), unsaid(given, own))
 
 
 def _found(space: Space, found: Priced, watch: Watch) -> Found:
@@ -201,7 +212,7 @@ def _inputs(question: Question) -> dict[str, Any]:
         "by": list(own.order),
         "limits": own.limits(question.device),
         "axes": {name: list(values) for name, values in question.axes.items()},
-        "assumed": api.assumed(settings, question.model),
+        "assumed": {**question.unsaid, **api.assumed(settings, question.model)},
         "weights": sources(question.device),
         "model_title": question.model.title,
         "device_title": question.device.title,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mla_cost import api
 from mla_cost.batch import cores
 from mla_cost.batch.codes import ILLEGAL, NONE
 from mla_cost.batch.composed import require_equal
@@ -101,6 +102,19 @@ class Sweep:
     def names(self) -> dict[str, tuple[str, ...]]:
         """What the small ints of a column stand for."""
         return {column.name: column.names for column in self.table if column.names is not None}
+
+    @cached_property
+    def assumed(self) -> dict[str, str]:
+        """By fact, what stands for what a model's file leaves out and no axis goes over; of several models by name."""
+        over = {axis.name.partition(".")[2] or axis.name for axis in self.grid.axes}
+        over |= {"num_mtp_layers"} if "mtp" in over else set()
+        several = len(self.grid.models) > 1
+        return {
+            f"{model.name}.{fact}" if several else fact: f"{model.name}: {words}" if several else words
+            for model in self.grid.models
+            for fact, words in api.assumed(self.grid.settings, model).items()
+            if fact not in over
+        }
 
     @property
     def columns(self) -> tuple[str, ...]:
