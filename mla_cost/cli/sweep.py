@@ -157,7 +157,7 @@ def _stream(study: Sweep, shape: str) -> int:
     elif shape == "json":
         write(f'{{"schema": "mla-cost/sweep/1", "assumed": {json.dumps(study.assumed)}, "rows": [')
     comma = ""
-    sys.stdout.flush()  # what cannot be written to is told before anything is priced
+    sys.stdout.flush()  # what cannot be written to is reported before anything is priced
     for chunk in study.chunks():
         answered += int((chunk.columns["status"] != ILLEGAL).sum())
         if shape == "csv":

@@ -21,7 +21,7 @@ from mla_cost.language.timeline import (
     Event,
     FusedCall,
     Phase,
-    Standing,
+    PersistentBuffer,
     Timeline,
 )
 
@@ -35,7 +35,7 @@ __all__ = [
     "Gradients",
     "Machine",
     "Phase",
-    "Standing",
+    "PersistentBuffer",
     "Tensor",
     "Timeline",
 ]
@@ -104,8 +104,8 @@ class Machine(Recorder):
         """
         parked = slots[index]
         assert parked is not None
-        in_place = not parked.viewed and is_dense(self.facts, parked.axes)
-        result = self._allocate(f"sum of gradients of {self.op}", like(self.facts, parked.axes), parked.dtype, in_place)
+        in_place = not parked.viewed and is_dense(self.predicates, parked.axes)
+        result = self._allocate(f"sum of gradients of {self.op}", like(self.predicates, parked.axes), parked.dtype, in_place)
         slots[index] = None
         allocation = parked.storage.allocation
         del parked
@@ -123,7 +123,7 @@ class Machine(Recorder):
         leaf = self._leaves[node]
         gradient = gradients.pop()
         assert gradient is not None
-        if not is_contiguous(self.facts, gradient.axes):
+        if not is_contiguous(self.predicates, gradient.axes):
             gradient = self.copy(gradient, f"gradient of {leaf.name}")
         allocation = gradient.storage.allocation
         allocation.label = f"gradient of {leaf.name}"

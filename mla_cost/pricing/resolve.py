@@ -16,7 +16,7 @@ from mla_cost.errors import InputError, nearest, shown
 from mla_cost.inputs import table
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.language.dims import SYMBOLS, base_values, facts_of
+from mla_cost.language.dims import SYMBOLS, base_values, predicates_of
 from mla_cost.language.program import Kernel, Pair, Profile, Requirement, Scheme, sizes_asked
 from mla_cost.language.recompute import DISCARDING, POLICIES, TOGETHER
 from mla_cost.pricing.compile import Key, form_of
@@ -57,14 +57,14 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
     elif settings.idle_mlp:
         values["f"] = settings.idle_mlp
     base = base_values(values, scheme.divides_heads)
-    facts = facts_of(base, scheme.divides_heads)
-    require_present(profile, facts.zeros)
-    matters = not facts.exchanged or "value" not in scheme.moves
+    predicates = predicates_of(base, scheme.divides_heads)
+    require_present(profile, predicates.zeros)
+    matters = not predicates.exchanged or "value" not in scheme.moves
     key = Key(
         form=form_of(form).name,
         scheme=scheme.name,
         kernel=kernel.name,
-        facts=facts,
+        predicates=predicates,
         dtype=settings.dtype,
         v_layout=settings.v_layout,
         value_padding=_padding(kernel, form_of(form).shared_key, settings.value_padding, values),
@@ -75,7 +75,7 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
         norm=settings.norm,
         layer=layer,
         cross_entropy=settings.cross_entropy,
-        down_projections=settings.down_projections if facts.rows_divided else "replicated",
+        down_projections=settings.down_projections if predicates.rows_divided else "replicated",
         remat=policy(settings.remat, profile),
     )
     key = _surrounded(_implemented(key, profile, settings), settings)
@@ -178,8 +178,8 @@ def _no_policy(name: str, profile: Profile) -> InputError:
     if further:
         allowed += f"; with profile {' or '.join(others)} {', '.join(further)} too"
     meant = nearest(name, (*own, *further), count=1)
-    told = [f"{each} (profile {' or '.join(others)})" if each in further else each for each in meant]
-    return InputError(f"unknown remat {shown(name)}", allowed=allowed, nearest=told)
+    reported = [f"{each} (profile {' or '.join(others)})" if each in further else each for each in meant]
+    return InputError(f"unknown remat {shown(name)}", allowed=allowed, nearest=reported)
 
 
 def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
@@ -335,11 +335,11 @@ def _way_out(scheme: Scheme, broken: Requirement, fields: Mapping[str, int]) -> 
     most = min(fields[broken.by], gcd(*(fields[need.what] for need in divided)))  # what divides all divides this
     degrees = range(most, 0, -1)
     below = next(size for size in degrees if not any(need.broken({**fields, broken.by: size}) for need in divided))
-    told = f"the nearest {broken.by} below is {below}"
+    reported = f"the nearest {broken.by} below is {below}"
     if broken.what != "seq_len":
-        return told
+        return reported
     parts = broken.parts(fields[broken.by])
-    return f"{told}, the nearest seq_len above is {-(-fields['seq_len'] // parts) * parts}"
+    return f"{reported}, the nearest seq_len above is {-(-fields['seq_len'] // parts) * parts}"
 
 
 def _padding(kernel: Kernel, shared: bool, wanted: str | None, values: Mapping[str, int]) -> str:

@@ -146,14 +146,14 @@ def test_fit_search_and_sweep_tell_both_ends_as_a_plan_does():
     del asked["scope"]
     found = mla_cost.search(**one, devices=8, global_batch=8, **axes, **asked)
     assert (found.results[0].headroom_bytes, found.results[0].least_headroom_bytes) == ends
-    told = mla_cost.longest(**one, ep=8, dp=8, scope="model", **asked)["explicit"]
-    assert told.notes[0] == f"least sp 1: {plan.reason}"
+    reported = mla_cost.longest(**one, ep=8, dp=8, scope="model", **asked)["explicit"]
+    assert reported.notes[0] == f"least sp 1: {plan.reason}"
     assert plan.reason.endswith("; 2.0 MiB short if NCCL buffers take 9.6 GiB")
-    assert (told.min_reason or "").startswith("the worst stage fits, ")
-    assert told.min_layout is not None
-    replayed = mla_cost.plan(**one, **{**asked, "scope": "model"}, **told.min_layout).results[0].verdict
+    assert (reported.min_reason or "").startswith("the worst stage fits, ")
+    assert reported.min_layout is not None
+    replayed = mla_cost.plan(**one, **{**asked, "scope": "model"}, **reported.min_layout).results[0].verdict
     assert replayed is not None
-    assert (told.min_reason, told.min_least_headroom_bytes) == (replayed.reason, replayed.least_headroom_bytes)
+    assert (reported.min_reason, reported.min_least_headroom_bytes) == (replayed.reason, replayed.least_headroom_bytes)
 
 
 def test_an_override_has_no_ends():

@@ -52,7 +52,7 @@ def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, val
         step = [machine.new(f"{name} of a step", dims, dtype) for name, dims, dtype in made]
         machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
         del step, sending, given
-        parts = [machine.view(receiving, machine.facts.row_major(dims)) for _, dims, _ in made[1:]]
+        parts = [machine.view(receiving, machine.predicates.row_major(dims)) for _, dims, _ in made[1:]]
         for part, (name, _, _) in zip(parts, made[1:], strict=True):
             part.label = name
         return [of_query, *parts]
@@ -131,5 +131,5 @@ def _whole(machine: Machine, label: str, gradient: Tensor | None) -> Tensor:
 
 
 def _products(machine: Machine, query: Tensor, value: Tensor) -> tuple[Polynomial, Polynomial]:
-    size = machine.facts.elements
+    size = machine.predicates.elements
     return size((*query.dims, "S")) * 2, size((*query.dims[:-1], value.dims[-1], "S")) * 2

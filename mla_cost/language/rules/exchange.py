@@ -136,13 +136,13 @@ def _with_transpose(machine: Machine, label: str, tensor: Tensor, there: Move, b
 
 def _sequence_to_heads(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     s, b, n, d = tensor.axes
-    ranks, heads = unfolded(machine.facts, n, ("P", "l"))
+    ranks, heads = unfolded(machine.predicates, n, ("P", "l"))
     send = machine.view(tensor, (ranks, s, b, heads, d))
     if not machine.is_contiguous(send):
         send = machine.copy(send, f"{label} send buffer")
     received = machine.new(label, send.dims, tensor.dtype)
     _all_to_all(machine, label, received)
-    return machine.view(received, contiguous(machine.facts, ("S", b.name, heads.name, d.name)))
+    return machine.view(received, contiguous(machine.predicates, ("S", b.name, heads.name, d.name)))
 
 
 def _heads_to_sequence(machine: Machine, label: str, tensor: Tensor) -> Tensor:
@@ -151,8 +151,8 @@ def _heads_to_sequence(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     received = machine.new(f"{label} receive buffer", ("P", "s", b, heads, d), tensor.dtype)
     _all_to_all(machine, label, received)
     ranks, s, batch, local, width = received.axes
-    if can_view(machine.facts, ((ranks, local),)):
-        n = Axis("n", ranks.stride if machine.facts.is_one(heads) else local.stride)
+    if can_view(machine.predicates, ((ranks, local),)):
+        n = Axis("n", ranks.stride if machine.predicates.is_one(heads) else local.stride)
         view = machine.view(received, (s, batch, n, width))
         view.label = label
         return view
@@ -213,7 +213,7 @@ def recorded(
 ) -> None:
     """Record a collective: every rank sends one piece to each of the other ranks, so many times."""
     payload = machine.bytes_of(handed, dtype)
-    wire = machine.bytes_of(piece, dtype) * (machine.facts.size(mesh.ranks) - ONE) * times
+    wire = machine.bytes_of(piece, dtype) * (machine.predicates.size(mesh.ranks) - ONE) * times
     machine.timeline.collectives.append(
         Collective(
             kind=kind,

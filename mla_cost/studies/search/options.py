@@ -35,7 +35,7 @@ class Options(BaseModel):
 
     devices: each count that may be used. global_batch: sequences in an optimizer step. max_idle: per cent of its
     pipeline's schedule that a stage may wait. by: what is smallest first; the rest of DEFAULT_ORDER breaks ties. top:
-    how many layouts are told.
+    how many layouts are reported.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -67,7 +67,7 @@ DEFAULT_ORDER: Final[tuple[By, ...]] = ("devices", "weight", "required", "sent",
 _NAMES: Final = get_args(By)
 
 
-class Question(NamedTuple):
+class SearchQuestion(NamedTuple):
     """One search. settings: the plan whose degrees and choices are searched; axes: the values that a user allows.
 
     unsaid: by option, what a user has not stated and what was taken instead.

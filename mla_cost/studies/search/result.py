@@ -22,17 +22,17 @@ from mla_cost.studies.search.options import (
     CHOSEN,
     DEGREES,
     Options,
-    Question,
+    SearchQuestion,
     axes,
     options,
     require_forms,
     unsaid,
 )
-from mla_cost.studies.search.pool import Priced, Watch, priced, unwatched
+from mla_cost.studies.search.pool import Ranked, Watch, priced, unwatched
 from mla_cost.studies.search.records import Candidate, Miss, Ruled
 from mla_cost.studies.search.runner_up import lost
 from mla_cost.studies.search.space import Space
-from mla_cost.studies.search.told import candidate, checked
+from mla_cost.studies.search.reported import candidate, checked
 from mla_cost.studies.search.weight import sources
 
 if TYPE_CHECKING:
@@ -158,13 +158,13 @@ def search(
 def of(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any], watch: Watch = unwatched) -> Found:
     """The search around a plan. allowed: values of axes, all where one is absent; given: fields of `Options`.
 
-    watch: told now and then what is going on, how much is done, and of how much.
+    watch: hears now and then what is going on, how much is done, and of how much.
     """
     space = Space(_question(settings, allowed, given))
     return _found(space, priced(space, watch), watch)
 
 
-def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any]) -> Question:
+def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any]) -> SearchQuestion:
     require_forms(settings)
     if "device" not in settings.model_fields_set:
         settings = settings.model_copy(update={"device": settings.device[:1]})
@@ -178,10 +178,10 @@ def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping
         raise InputError(f"{unpriced} (in a plan; a search prices whole models)", field="model")
     device = catalog.device(settings.device[0])
     own = options(settings, given)
-    return Question(model, device, settings, own, axes(settings, allowed), unsaid(given, own))
+    return SearchQuestion(model, device, settings, own, axes(settings, allowed), unsaid(given, own))
 
 
-def _found(space: Space, found: Priced, watch: Watch) -> Found:
+def _found(space: Space, found: Ranked, watch: Watch) -> Found:
     for row in (*found.best[:SAMPLE], *found.front[:: max(1, len(found.front) // SAMPLE)]):
         checked(space, row)
     results = tuple(candidate(space, row) for row in found.best)
@@ -196,7 +196,7 @@ def _found(space: Space, found: Priced, watch: Watch) -> Found:
     )
 
 
-def _inputs(question: Question) -> dict[str, Any]:
+def _inputs(question: SearchQuestion) -> dict[str, Any]:
     """What was asked, every option resolved, and what the device and the model are."""
     settings, own = question.settings, question.options
     left_out = {*DEGREES, *CHOICES, *CHOSEN, "layers"}
