@@ -27,6 +27,7 @@ from mla_cost.language.ops import OPS
 from mla_cost.language.polynomial import Polynomial, total
 from mla_cost.language.program import (
     Block,
+    BoundName,
     DeclarationError,
     Drop,
     Exchange,

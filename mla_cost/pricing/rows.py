@@ -14,7 +14,7 @@ from mla_cost.language import evaluate
 from mla_cost.language.dims import declared, product_text
 from mla_cost.language.machine import DTYPE_BYTES, PROGRAMS, Allocation, Timeline
 from mla_cost.language.polynomial import Polynomial
-from mla_cost.pricing import automatic
+from mla_cost.pricing import automatic, verdicts
 from mla_cost.pricing import notes as ignored
 from mla_cost.pricing import verdicts
 from mla_cost.pricing.block import BlockFigures, figures

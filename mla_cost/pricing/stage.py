@@ -24,6 +24,7 @@ from mla_cost.mesh.schedule import PassInFlight, worst_passes
 from mla_cost.pricing.block import evaluation, too_large
 from mla_cost.pricing.stage_layers import VARIANTS, layers_of
 from mla_cost.pricing.resolve import Point, resolve
+from mla_cost.pricing.stage_layers import VARIANTS, layers_of
 from mla_cost.weights.parameters import LayerKind, layer_kinds
 
 Held = tuple[str, int]  # what it is, and its bytes

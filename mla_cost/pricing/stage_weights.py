@@ -24,6 +24,7 @@ from mla_cost.mesh.placement import Chunk
 from mla_cost.pricing.compile import Key, form_of, weights
 from mla_cost.pricing.stage_layers import ENDS, MODULE, VARIANTS, Named, layers_of
 from mla_cost.pricing.resolve import layer_sizes, require_present, symbol_values
+from mla_cost.pricing.stage_layers import ENDS, MODULE, VARIANTS, Named, layers_of
 from mla_cost.weights.held import Held, RankParameters, placed, rank_parameters
 from mla_cost.weights.parameters import LayerKind, layer_kinds, undeclared_weights
 

@@ -22,6 +22,7 @@ from mla_cost.language.dims import SYMBOLS, Predicates
 from mla_cost.language.ops import spelled
 from mla_cost.language.program import (
     Block,
+    BoundName,
     DeclarationError,
     Drop,
     Exchange,

@@ -34,6 +34,7 @@ from mla_cost.studies.search.options import CHOICES, DEGREES, SearchQuestion, op
 from mla_cost.studies.search.order import Table, each
 from mla_cost.studies.search.parallel_configs import Tally, _of_search, parallel_configs
 from mla_cost.studies.search.pool import tables
+from mla_cost.studies.search.reported import candidate, checked
 from mla_cost.studies.search.result import _question
 from mla_cost.studies.search.space import Space
 from mla_cost.studies.search.reported import candidate, checked

@@ -14,6 +14,7 @@ from mla_cost.studies.search.options import CHOICES, SearchQuestion
 from mla_cost.studies.search.parallel_configs import least_wrong
 from mla_cost.studies.search.pool import Ranked, Watch, priced, unwatched
 from mla_cost.studies.search.records import Candidate, Miss
+from mla_cost.studies.search.reported import candidate, checked
 from mla_cost.studies.search.space import Space
 from mla_cost.studies.search.reported import candidate, checked
 

@@ -30,6 +30,7 @@ from mla_cost.studies.search.options import (
 )
 from mla_cost.studies.search.pool import Ranked, Watch, priced, unwatched
 from mla_cost.studies.search.records import Candidate, Miss, Ruled
+from mla_cost.studies.search.reported import candidate, checked
 from mla_cost.studies.search.runner_up import lost
 from mla_cost.studies.search.space import Space
 from mla_cost.studies.search.reported import candidate, checked
