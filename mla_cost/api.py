@@ -15,8 +15,7 @@ from mla_cost.inputs import catalog, given
 from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
 from mla_cost.inputs.settings import PlanSettings, is_stated
 from mla_cost.inputs.table import SUBJECTS, TABLE
-from mla_cost.pricing import automatic, rows
-from mla_cost.pricing import verdicts
+from mla_cost.pricing import automatic, rows, verdicts
 from mla_cost.pricing.compile import EXPERTS, Key
 from mla_cost.pricing.resolve import Illegal, named, policy, usual_sp
 from mla_cost.pricing.scopes import require_scope

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from mla_cost.batch.matrices import Floats
-from mla_cost.batch.programs import Kinds, TapePeak, ProgramRows, Programs, compiled_account, held, program, sums
+from mla_cost.batch.programs import Kinds, ProgramRows, Programs, TapePeak, compiled_account, held, program, sums
 from mla_cost.language import evaluate
 from mla_cost.language.evaluate import Account
 from mla_cost.language.machine import PROGRAMS
@@ -55,7 +55,9 @@ def compiled(asked: BlockAsked) -> ProgramRows:
     figures = [evaluate.saved(run), *sent, evaluate.parameters(run)]
     seen, allocated = held(account.seen, account), held(account.allocated, account)
     if not asked.stacked:
-        return program(asked, account, figures, [TapePeak(seen), *(TapePeak(allocated, kinds) for kinds in asked.kinds)])
+        return program(
+            asked, account, figures, [TapePeak(seen), *(TapePeak(allocated, kinds) for kinds in asked.kinds)]
+        )
     figures += [_kept(account), evaluate.gradients(run)]
     peaks = [TapePeak(seen, apart=True), TapePeak(account.seen)]
     for kinds in asked.kinds:
@@ -70,7 +72,9 @@ def _kept(account: Account) -> Polynomial:
     return after - account.timeline.allocations[0].size
 
 
-def block(asked: BlockAsked, programs: Programs, always: Mapping[str, float], values: dict[str, Any], size: int) -> Block:
+def block(
+    asked: BlockAsked, programs: Programs, always: Mapping[str, float], values: dict[str, Any], size: int
+) -> Block:
     """Blocks at points whose symbols have these values, `layers` among them; `always` are those of every point."""
     found, most = programs.at(compiled(asked), always, values, size)
     figures, peaks = list(found), most

@@ -14,7 +14,7 @@ from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.placement import Chunk
-from mla_cost.pricing.stage_weights import WeightsAsked, RankWeights
+from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
 from mla_cost.pricing.step_traffic import Totals, all_calls
 from mla_cost.pricing.whole_model import parallel_of, state_settings
 from mla_cost.weights.held import Holder, RankParameters, total

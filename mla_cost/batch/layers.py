@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mla_cost.batch.matrices import Floats
-from mla_cost.batch.programs import TapePeak, ProgramRows, Programs, compiled_account, held, program
+from mla_cost.batch.programs import ProgramRows, Programs, TapePeak, compiled_account, held, program
 from mla_cost.declared.layers import LAYERS
 from mla_cost.language import evaluate
 from mla_cost.language.evaluate import EXACT_LIMIT

@@ -116,7 +116,9 @@ class Programs:
     def at(self, program: ProgramRows, always: Mapping[str, float], values: dict[str, Any], size: int) -> Valued:
         """A program at points whose symbols have these values, `always` among them, which all points share."""
         for call in compiled_account(program.key).timeline.fused_calls:
-            values["fused_workspace"] = fused_workspace(KERNELS[program.key.kernel], program.key.predicates, call, values)
+            values["fused_workspace"] = fused_workspace(
+                KERNELS[program.key.kernel], program.key.predicates, call, values
+            )
         folded = self._fold(program, always)
         here = {name: float(value) for name, value in values.items() if not isinstance(value, np.ndarray)}
         if any(symbol in here for monomial in folded.monomials for symbol in monomial):

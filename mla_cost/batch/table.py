@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost.batch.codes import NO_PROGRAM, REQUIREMENT
-from mla_cost.batch.layers import LayerAsked, LayerArrays, Sent, compiled, layer
+from mla_cost.batch.layers import LayerArrays, LayerAsked, Sent, compiled, layer
 from mla_cost.batch.matrices import Floats, Ints
 from mla_cost.batch.pipelines import FIGURES
 from mla_cost.batch.points import Choices, Points, distinct, groups

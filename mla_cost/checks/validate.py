@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from mla_cost.errors import InputError, install
 
 if TYPE_CHECKING:
-    from mla_cost.checks.validation.report import Report, CheckRow
+    from mla_cost.checks.validation.report import CheckRow, Report
 
 Size = Literal["quick", "default", "full"]
 SIZES: tuple[Size, ...] = ("quick", "default", "full")

@@ -20,7 +20,7 @@ from mla_cost.pricing.block import BlockFigures, evaluation, figures
 from mla_cost.pricing.resolve import resolve
 from mla_cost.pricing.rows import byte_formula
 from mla_cost.pricing.stage import Segment
-from mla_cost.pricing.stage_weights import WeightsAsked, RankWeights
+from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
 from mla_cost.pricing.whole_model import StageCost, evaluated, reported, state_settings
 from mla_cost.results import CollectiveCost, Result, Term, TermItem
 from mla_cost.weights.held import Held
@@ -188,7 +188,9 @@ class _Stage:
         self.family = device.family if device else "none"
         self.keeping: StateSettings = state_settings(chosen)
         self.meanings: Mapping[str, str] = {} if self._in_flight else IN_STEP
-        self.rank_weights = tuple(RankWeights(model, WeightsAsked.of(row.form, chosen)).each(self.cost.chunks, chosen.pp))
+        self.rank_weights = tuple(
+            RankWeights(model, WeightsAsked.of(row.form, chosen)).each(self.cost.chunks, chosen.pp)
+        )
         self.known: dict[str, Callable[[], Items]] = {
             "weights": self.weights,
             "gradients": self.gradients,

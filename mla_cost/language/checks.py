@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mla_cost.errors import nearest
 from mla_cost.language.dims import CONSTANTS, SYMBOLS, Predicates
 from mla_cost.language.machine import Tensor
-from mla_cost.language.program import DeclarationError, BoundName
+from mla_cost.language.program import BoundName, DeclarationError
 
 # a rank's part of a dim, which stands for the whole where a text shows it
 _PARTS = {"S": ("s", "u"), "s": ("u",), "n": ("l",)}
@@ -51,7 +51,9 @@ def check_dims(predicates: Predicates, result: BoundName, tensor: Tensor) -> Non
     for dim in shown:
         checked_dim(dim)
     if result.dims:
-        holds = len(shown) == len(found) and all(_stands_for(predicates, *pair) for pair in zip(shown, found, strict=True))
+        holds = len(shown) == len(found) and all(
+            _stands_for(predicates, *pair) for pair in zip(shown, found, strict=True)
+        )
     else:  # one dim alone, which its op asks for
         holds = any(_stands_for(predicates, shown[0], dim) for dim in found)
     if not holds:

@@ -22,7 +22,6 @@ from mla_cost.language.timeline import (
     FusedCall,
     PersistentBuffer,
     Phase,
-    PersistentBuffer,
     Timeline,
 )
 
@@ -37,7 +36,6 @@ __all__ = [
     "Machine",
     "PersistentBuffer",
     "Phase",
-    "PersistentBuffer",
     "Tensor",
     "Timeline",
 ]
@@ -107,7 +105,9 @@ class Machine(Recorder):
         parked = slots[index]
         assert parked is not None
         in_place = not parked.viewed and is_dense(self.predicates, parked.axes)
-        result = self._allocate(f"sum of gradients of {self.op}", like(self.predicates, parked.axes), parked.dtype, in_place)
+        result = self._allocate(
+            f"sum of gradients of {self.op}", like(self.predicates, parked.axes), parked.dtype, in_place
+        )
         slots[index] = None
         allocation = parked.storage.allocation
         del parked

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from mla_cost.language.machine import Machine, Tensor
-from mla_cost.language.program import DeclarationError, BoundName
+from mla_cost.language.program import BoundName, DeclarationError
 
 Tensors = list[Tensor]
 Part = tuple[str, str]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mla_cost.language.dims import Atoms, Axis, Predicates, Axes, Stride
+from mla_cost.language.dims import Atoms, Axes, Axis, Predicates, Stride
 
 __all__ = ["Axes", "Axis", "can_view", "contiguous", "is_contiguous", "is_dense", "like", "merges", "names", "unfolded"]
+
 
 def names(axes: Iterable[Axis]) -> tuple[str, ...]:
     """The dims, in order."""
@@ -92,7 +93,12 @@ def _compared(predicates: Predicates, operands: Iterable[Axes], left: int, right
     """Which stride is longer, by the first operand where both are known; 0 where none tells."""
     for axes in operands:
         first, second = axes[left], axes[right]
-        if first.stride is None or second.stride is None or predicates.is_one(first.name) or predicates.is_one(second.name):
+        if (
+            first.stride is None
+            or second.stride is None
+            or predicates.is_one(first.name)
+            or predicates.is_one(second.name)
+        ):
             continue
         if len(first.stride) != len(second.stride):
             return len(first.stride) - len(second.stride)

@@ -37,7 +37,6 @@ from mla_cost.language.program import (
     Pair,
     Parameter,
     Piece,
-    BoundName,
     Return,
     Statement,
     called,

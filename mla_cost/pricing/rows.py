@@ -16,7 +16,6 @@ from mla_cost.language.machine import DTYPE_BYTES, PROGRAMS, Allocation, Timelin
 from mla_cost.language.polynomial import Polynomial
 from mla_cost.pricing import automatic, verdicts
 from mla_cost.pricing import notes as ignored
-from mla_cost.pricing import verdicts
 from mla_cost.pricing.block import BlockFigures, figures
 from mla_cost.pricing.compare import compare
 from mla_cost.pricing.compile import form_of, timeline

@@ -22,7 +22,6 @@ from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.placement import Chunk
 from mla_cost.mesh.schedule import PassInFlight, worst_passes
 from mla_cost.pricing.block import evaluation, too_large
-from mla_cost.pricing.stage_layers import VARIANTS, layers_of
 from mla_cost.pricing.resolve import Point, resolve
 from mla_cost.pricing.stage_layers import VARIANTS, layers_of
 from mla_cost.weights.parameters import LayerKind, layer_kinds

@@ -22,7 +22,6 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.dims import base_values, predicates, predicates_of
 from mla_cost.mesh.placement import Chunk
 from mla_cost.pricing.compile import Key, form_of, weights
-from mla_cost.pricing.stage_layers import ENDS, MODULE, VARIANTS, Named, layers_of
 from mla_cost.pricing.resolve import layer_sizes, require_present, symbol_values
 from mla_cost.pricing.stage_layers import ENDS, MODULE, VARIANTS, Named, layers_of
 from mla_cost.weights.held import Held, RankParameters, placed, rank_parameters
@@ -147,7 +146,9 @@ def _key(asked: WeightsAsked, layer: str, values: dict[str, int]) -> Key:
         form=form_of(asked.form).name,
         scheme=FORMS[asked.form].scheme,
         kernel=defaults.ATTENTION_KERNEL,
-        predicates=predicates(_ALONE, predicates_of(values, heads_divided=False).zeros, heads_divided=False, rows_divided=divided),
+        predicates=predicates(
+            _ALONE, predicates_of(values, heads_divided=False).zeros, heads_divided=False, rows_divided=divided
+        ),
         dtype=asked.dtype,
         layer=declared,
         profile=asked.profile,

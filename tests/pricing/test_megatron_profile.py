@@ -272,7 +272,9 @@ def test_shared_experts_that_overlap_run_around_the_routed_ones(dispatcher):
     assert steps[:3] == [("shared in", "s"), ("gate up", "s"), ("gate up", "R")]
     assert [step for step in steps[3:] if step[0] == "out"][-2:] == [("out", "s"), ("out", "u")]
     assert steps.count(("mixed", "u")) == 1
-    assert found.saved_bytes == segment(proxy(), "moe", ep=16, dp=8, dispatcher=dispatcher).saved_bytes + LOCAL * 2 * 14336
+    assert (
+        found.saved_bytes == segment(proxy(), "moe", ep=16, dp=8, dispatcher=dispatcher).saved_bytes + LOCAL * 2 * 14336
+    )
 
 
 @pytest.mark.parametrize(

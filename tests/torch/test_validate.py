@@ -21,7 +21,7 @@ from mla_cost.checks.validation import cells
 from mla_cost.checks.validation.device import check_records
 from mla_cost.checks.validation.fake import check_cell, fused_flops
 from mla_cost.checks.validation.predict import predicted_stack
-from mla_cost.checks.validation.report import Report, CheckRow
+from mla_cost.checks.validation.report import CheckRow, Report
 
 Captured = pytest.CaptureFixture[str]
 

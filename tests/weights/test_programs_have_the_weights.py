@@ -11,7 +11,7 @@ from mla_cost.inputs import catalog
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.placement import stages
-from mla_cost.pricing.stage_weights import WeightsAsked, RankWeights
+from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.weights.held import Held
 from mla_cost.weights.parameters import (

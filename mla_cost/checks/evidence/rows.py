@@ -64,7 +64,9 @@ def replay(source: Source, row: PublishedRow, executor: bool) -> Outcome:
     return _outcome(source, row, predicted, _reason(source, row, cells), cells)
 
 
-def _outcome(source: Source, row: PublishedRow, predicted: Figure | None, reason: str, cells: tuple[Cell, ...] = ()) -> Outcome:
+def _outcome(
+    source: Source, row: PublishedRow, predicted: Figure | None, reason: str, cells: tuple[Cell, ...] = ()
+) -> Outcome:
     published: Figure = list(row.published) if isinstance(row.published, tuple) else row.published
     off = None if predicted is None else _off(published, predicted)
     status = _status(row, off) if row.decimals is None else _printed(row, predicted)

@@ -35,7 +35,9 @@ def _sent(source: Source, row: PublishedRow) -> PublishedSent:
     if not row.against:
         return PublishedSent(row.id, row.published, row.unit, *ours)
     theirs = _ways(source, row, row.against)
-    return PublishedSent(row.id, row.published, row.unit, *(one / other for one, other in zip(ours, theirs, strict=True)))
+    return PublishedSent(
+        row.id, row.published, row.unit, *(one / other for one, other in zip(ours, theirs, strict=True))
+    )
 
 
 def _ways(source: Source, row: PublishedRow, side: Fields) -> tuple[int, int, int]:

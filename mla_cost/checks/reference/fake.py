@@ -20,7 +20,9 @@ from mla_cost.checks.reference.tp import ProcessGroups, make_groups
 
 
 @contextmanager
-def fake_groups(sp: int, tp: int = 1, ep: int = 1, etp: int = 1, *, pp: int = 1, stage: int = 0) -> Iterator[ProcessGroups]:
+def fake_groups(
+    sp: int, tp: int = 1, ep: int = 1, etp: int = 1, *, pp: int = 1, stage: int = 0
+) -> Iterator[ProcessGroups]:
     """First rank of a stage, in groups that exchange nothing; None for an axis of size 1, where none is called."""
     ranks = max(sp * tp, ep * etp)
     if pp * ranks == 1:

@@ -431,7 +431,9 @@ def _events(log: list[tuple[Kind, int, str, Phase]], storages: Sequence[Recorded
         yield RecordedEvent(kind, storage.bytes, op, phase, serial, storage.role, live, live + gradients)
 
 
-def _peak(events: Sequence[RecordedEvent], storages: Sequence[RecordedStorage], *, with_gradients: bool) -> RecordedPeak:
+def _peak(
+    events: Sequence[RecordedEvent], storages: Sequence[RecordedStorage], *, with_gradients: bool
+) -> RecordedPeak:
     if not events:
         return RecordedPeak(0, "input", "forward", -1, ())
 

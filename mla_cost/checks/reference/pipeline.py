@@ -220,7 +220,11 @@ class StageModule:
     """
 
     def __init__(
-        self, pipeline: PipelineSpec, stage: int, groups: ProcessGroups = ONE_RANK, tokens: Sequence[Sequence[Tensor]] = ()
+        self,
+        pipeline: PipelineSpec,
+        stage: int,
+        groups: ProcessGroups = ONE_RANK,
+        tokens: Sequence[Sequence[Tensor]] = (),
     ) -> None:
         """Make the chunks, parameters uninitialised. tokens: for each micro-batch what `Chunk.read` takes, or none."""
         self.pipeline, self.stage, self.group, self.tokens = pipeline, stage, groups.pp, tokens

@@ -44,7 +44,9 @@ def programs(question: SearchQuestion) -> tuple[list[ProgramChoice], dict[str, s
                     refused[f"{form} with {scheme}"] = str(error)
                 continue
             usual = scheme == scheme_of(form, None).name
-            found.append(ProgramChoice(form, scheme, base.model_copy(update={"form": (form,), "scheme": scheme}), usual))
+            found.append(
+                ProgramChoice(form, scheme, base.model_copy(update={"form": (form,), "scheme": scheme}), usual)
+            )
     return found, refused
 
 

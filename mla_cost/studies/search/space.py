@@ -75,7 +75,10 @@ class Space:
 
     @cached_property
     def _layouts(self) -> Coded:
-        config = {name: at for at, name in enumerate(dict.fromkeys(config.pipeline_layout for config in self.parallel_configs))}
+        config = {
+            name: at
+            for at, name in enumerate(dict.fromkeys(config.pipeline_layout for config in self.parallel_configs))
+        }
         return Coded(tuple(config), np.array([config[each.pipeline_layout] for each in self.parallel_configs]))
 
     def settings(self, row: Row) -> PlanSettings:

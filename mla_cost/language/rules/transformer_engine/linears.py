@@ -175,7 +175,9 @@ class _Product:
         self.whole = whole_dims(self.dims) if self.gathers else self.dims
         _stands(machine, self.outer, self.inner, weight.dtype)
         if buffered and self.gathers:
-            machine.timeline.persistent.append(PersistentBuffer(GATHER_BUFFER, self.whole[:-1], self.whole[-1:], self.dtype))
+            machine.timeline.persistent.append(
+                PersistentBuffer(GATHER_BUFFER, self.whole[:-1], self.whole[-1:], self.dtype)
+            )
 
     def _run(self, times: int) -> None:
         """Count the product so many times; what other tp ranks run as well, or rows that pad, no maths asks for."""
