@@ -103,7 +103,9 @@ def pipeline(names: Names, parallel: Parallel, asked: int | None = None) -> Pipe
         if not any(same == alike and _covers(other.needs, found.needs) for same, other in kept):
             kept.append((alike, found))
     read = np.flatnonzero(np.any([stage.needs.any(axis=0) for _, stage in kept], axis=0))
-    stages = tuple(stage._replace(needs=stage.needs[:, read], saved_in_flight=stage.saved_in_flight[:, read]) for _, stage in kept)
+    stages = tuple(
+        stage._replace(needs=stage.needs[:, read], saved_in_flight=stage.saved_in_flight[:, read]) for _, stage in kept
+    )
     senders = stages if asked is None else pipeline(names, parallel).stages
     return PipelineRows(places, stages, (read // len(places), read % len(places)), senders)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from mla_cost.language.dims import EXPERT_PARTS, TP_PARTS
+from mla_cost.language.numbers import round_up
 
 Holder = Literal["dense", "expert"]
 
@@ -113,8 +114,7 @@ def total(parts: Iterable[tuple[int, RankParameters]]) -> RankParameters:
 
 def padded_vocabulary(vocab: int, tp: int, multiple: int = 128) -> int:
     """Tokens after padding to a multiple of `multiple` x tp (Megatron's --make-vocab-size-divisible-by)."""
-    step = multiple * tp
-    return -(-vocab // step) * step
+    return round_up(vocab, multiple * tp)
 
 
 def _elements(flats: Iterable[Flat], holder: Holder) -> int:

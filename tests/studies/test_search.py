@@ -37,7 +37,6 @@ from mla_cost.studies.search.pool import tables
 from mla_cost.studies.search.reported import candidate, checked
 from mla_cost.studies.search.result import _question
 from mla_cost.studies.search.space import Space
-from mla_cost.studies.search.reported import candidate, checked
 
 LAYERS, EXPERTS, HEADS, FFN, EXPERT_FFN = 5, 6, 8, 96, 48
 TINY = f"""\
@@ -188,7 +187,9 @@ def test_a_limit_on_waiting_drops_batches(tiny):
     free = parallel_configs(question(tiny, 8, 8, 64), Tally())
     tally = Tally()
     limited = parallel_configs(question(tiny, 8, 8, 64, max_idle=25), tally)
-    assert set(limited) == {config for config in free if (config.pp - 1) / (config.micro_batches + config.pp - 1) <= 0.25}
+    assert set(limited) == {
+        config for config in free if (config.pp - 1) / (config.micro_batches + config.pp - 1) <= 0.25
+    }
     (row,) = (row for row in tally.rows() if row.rule == "max_idle")
     assert (row.of, row.number) == ("batches", len(free) - len(limited))
 

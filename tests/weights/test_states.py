@@ -19,7 +19,7 @@ from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.legality import problems
 from mla_cost.mesh.placement import Chunk, stages
 from mla_cost.pricing.stage import Place, Segments, as_allocated
-from mla_cost.pricing.stage_weights import WeightsAsked, RankWeights
+from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
 from mla_cost.pricing.whole_model import parallel_of, state_settings
 from mla_cost.weights.held import Flat, RankParameters, padded_vocabulary
 from mla_cost.weights.parameters import parameters

@@ -15,7 +15,7 @@ from mla_cost.mesh.schedule import idle
 from mla_cost.pricing.resolve import Illegal
 from mla_cost.pricing.whole_model import parallel_of
 from mla_cost.studies.longest.bounds import divisors, smallest
-from mla_cost.studies.longest.needs import ModelNeeds, FitQuestion
+from mla_cost.studies.longest.needs import FitQuestion, ModelNeeds
 from mla_cost.weights.held import RankParameters
 
 MOST_DEVICES = 2**20

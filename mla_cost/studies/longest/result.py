@@ -20,7 +20,7 @@ from mla_cost.pricing.resolve import Illegal, named
 from mla_cost.results import Status, Verdict
 from mla_cost.studies.longest.bounds import divisors, largest
 from mla_cost.studies.longest.fewest import MOST_DEGREE, Layout, Watch, fewest, unwatched
-from mla_cost.studies.longest.needs import Needs, FitQuestion, needs_of, room
+from mla_cost.studies.longest.needs import FitQuestion, Needs, needs_of, room
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -16,7 +16,6 @@ from mla_cost.studies.search.pool import Ranked, Watch, priced, unwatched
 from mla_cost.studies.search.records import Candidate, Miss
 from mla_cost.studies.search.reported import candidate, checked
 from mla_cost.studies.search.space import Space
-from mla_cost.studies.search.reported import candidate, checked
 
 MOST_DEVICES: Final = 2**14
 FIT: Final = {"fits", "tight"}

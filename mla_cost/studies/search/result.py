@@ -33,7 +33,6 @@ from mla_cost.studies.search.records import Candidate, Miss, Ruled
 from mla_cost.studies.search.reported import candidate, checked
 from mla_cost.studies.search.runner_up import lost
 from mla_cost.studies.search.space import Space
-from mla_cost.studies.search.reported import candidate, checked
 from mla_cost.studies.search.weight import sources
 
 if TYPE_CHECKING:

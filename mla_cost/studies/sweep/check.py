@@ -10,8 +10,7 @@ from mla_cost.batch.scalar import coded, refused
 from mla_cost.inputs.config import DeviceConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import EXACT_LIMIT
-from mla_cost.pricing import automatic, rows
-from mla_cost.pricing import verdicts
+from mla_cost.pricing import automatic, rows, verdicts
 from mla_cost.pricing.block import evaluation, figures
 from mla_cost.pricing.resolve import Illegal, resolve
 from mla_cost.pricing.step_traffic import PHASES
@@ -91,5 +90,5 @@ class Checker:
             return str(error)
         if device is None:
             return ""
-        verdict = verdicts.verdict(model, device, settings, it)
+        verdict = verdicts.brief_verdict(model, device, settings, it)
         return verdict.reason if verdict.status == "unsupported" else ""

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mla_cost.batch.blocks import FIGURES, BlockAsked, Block, block
+from mla_cost.batch.blocks import FIGURES, Block, BlockAsked, block
 from mla_cost.batch.codes import MISSING, NO_PROGRAM, REQUIREMENT, TOO_LARGE
 from mla_cost.batch.matrices import SCRATCH, Ints
 from mla_cost.batch.points import alike, groups
