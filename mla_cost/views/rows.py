@@ -19,6 +19,7 @@ from mla_cost.views.units import sent as sent_gib
 
 Row = Mapping[str, Any]
 STYLES: Final = {"fits": "green", "tight": "yellow", "oom": "red", "unsupported": "magenta", "illegal": "magenta"}
+SPEAKING: Final = frozenset({"form", "scheme", "kernel", "device", "model"})  # their values tell what they are
 # the first of the columns that a row has; sent by the stage that sends most, where there are stages
 SHOWN: Final = (
     (("saved_bytes",), "saved", gib),
@@ -51,14 +52,23 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value).replace("|", "\\|")
 
 
-def show(settings: Sequence[str], rows: Sequence[Row], left_out: int, sent: str, taken: Mapping[str, str]) -> None:
+def show(
+    settings: Sequence[str],
+    rows: Sequence[Row],
+    left_out: int,
+    sent: str,
+    taken: Mapping[str, str],
+    *,
+    notes: bool = True,
+) -> None:
     """Print rows as a table: what varies, the names that vary, GiB, verdict. sent: what is sent by whom, in what time.
 
     taken: what a model's file leaves out. Numbers are wholly reported whatever the width: a narrow terminal gets a
     paragraph per row.
     """
     parts: list[RenderableType] = [*map(Text, assumed({"assumed": taken})), _table(settings, rows)]
-    parts.append(Text(f"GiB on one rank (sent: {sent}; left: usable less required; {AT_WORST}).", style="dim"))
+    if notes:
+        parts.append(Text(f"GiB on one rank (sent: {sent}; left: usable less required; {AT_WORST}).", style="dim"))
     parts += _reasons(rows)
     if left_out:
         parts.append(Text(f"{left_out:,} more rows: --output FILE.csv writes all of them.", style="dim"))
@@ -69,7 +79,8 @@ def _table(settings: Sequence[str], rows: Sequence[Row]) -> TextGrid:
     names = [name.removeprefix("dims.") for name in settings]
     words = [name for name in settings if not any(isinstance(row[name], int) for row in rows)]
     left = [*(name.removeprefix("dims.") for name in words), "verdict"]
-    table = TextGrid((*names, *(name for _, name, _ in SHOWN), "verdict"), left)
+    told = [name for name in words if name not in SPEAKING]
+    table = TextGrid((*names, *(name for _, name, _ in SHOWN), "verdict"), left, told)
     for row in rows:
         cells = [_cell(row[name]) for name in settings] + [text(_first(row, own)) for own, _, text in SHOWN]
         table.add(*cells, Text(row["status"], STYLES.get(row["status"], "")))
