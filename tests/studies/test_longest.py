@@ -26,6 +26,7 @@ from mla_cost.pricing.resolve import Illegal, resolve
 from mla_cost.results import Verdict
 from mla_cost.studies.longest import Fit
 from mla_cost.studies.longest.bounds import divisors, largest, smallest
+from tests import choosing
 
 
 def usual(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,9 +167,7 @@ def test_the_step(sp, zigzag, step):
     assert row.seq_len_step == step
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kernel", ["eager", "eager-bmm"])
-@pytest.mark.parametrize("sp", [1, 2, 8])
+@pytest.mark.parametrize(("sp", "kernel", "form"), choosing.pairwise((1, 2, 8), ("eager", "eager-bmm"), list(FORMS)))
 def test_a_scan_of_every_length_finds_the_same(form, kernel, sp):
     """With all but a little memory taken, so that every legal length can be asked; one position per rank included."""
     asked: dict[str, Any] = {"dims": TINY, "kernel": kernel, "sp": sp, "device": "910b-64gb"}
