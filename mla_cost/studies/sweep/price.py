@@ -25,7 +25,7 @@ from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.automatic import trained
 from mla_cost.pricing.compile import Key, form_of
 from mla_cost.pricing.resolve import Illegal, resolve, scheme_of
-from mla_cost.pricing.usable import usable
+from mla_cost.pricing.usable import Groups, Usable, usable
 from mla_cost.studies.sweep.grid import WIDTHS, Box, Choice, Grid
 
 _FOLLOW: Final = ("s", "u", "l", "r_half", "P_others")
@@ -156,17 +156,22 @@ class BoxPricer:
 
     # ---- verdicts
 
-    def usable(self, choice: Choice, box: Box, device: DeviceConfig) -> Any:
+    def usable(self, choice: Choice, box: Box, device: DeviceConfig) -> Usable:
         """Usable bytes at every point of a box; the reserve may depend on the number of ranks."""
+        return Usable(*(self._spread(choice, box, device, end) for end in Usable._fields))
+
+    def _spread(self, choice: Choice, box: Box, device: DeviceConfig, end: str) -> Any:
+        """One end of it."""
         values: Any
         axis, values = self.grid.symbols["P"]
         reserve = tuple(sorted(choice.settings.reserve.items()))
-        key = (device.name, reserve)
+        key = (device.name, reserve, end)
         if self.grid.own_sp:
             values = np.arange(1, defaults.SP + 1)
         if key not in self._usable:
             ranks = values.astype(np.int64)
-            self._usable[key] = np.broadcast_to(usable(device, choice.settings, {"sp": ranks}), ranks.shape)
+            left = getattr(usable(device, choice.settings, Groups({"sp": ranks})), end)
+            self._usable[key] = np.broadcast_to(left, ranks.shape)
         found = self._usable[key]
         if self.grid.own_sp:
             sp = np.broadcast_to(self.grid.values(box)["P"], box.size).astype(np.int64)
