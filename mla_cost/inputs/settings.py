@@ -108,6 +108,7 @@ class PlanSettings(BaseModel):
     stage: Annotated[int, _limits("stage")] | None = _default("stage")
     mtp: Annotated[int, _limits("mtp")] | None = _default("mtp")
     sharding: ShardingName = _default("sharding")
+    multi_rank_bucket_allreduce: table.Switched = _default("multi_rank_bucket_allreduce")
     optimizer: OptimizerName = _default("optimizer")
     gradient_dtype: table.StateDtype = _default("gradient_dtype")
     moment_dtype: table.StateDtype = _default("moment_dtype")

@@ -40,11 +40,13 @@ class StateSettings(NamedTuple):
     main_dtype: str = FULL
     sharded_down: bool = False
     megatron_sp: bool = True
+    to_owners: bool = False
 
     @property
     def row(self) -> Sharding:
         """The row of the sharding that runs at these dtypes."""
-        return SHARDINGS[self.sharding].running(self.dtype, self.gradient_dtype)
+        row = SHARDINGS[self.sharding].running(self.dtype, self.gradient_dtype)
+        return row.reduced_to_owners() if self.to_owners else row
 
     @property
     def tensors(self) -> Optimizer:

@@ -28,6 +28,7 @@ _HERE: Final = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
 _ARITHMETIC: Final = re.compile(r"[\d+\-*/%()\s]+")
 _PREFIXES: Final = frozenset({"export", "declare", "local", "readonly", "typeset", "-x", "-r", "-a", "-gx"})
 _BREAKS: Final = frozenset("\n;&|()<>")
+_BREAK: Final = "\n"
 _INCLUDES: Final = frozenset({"source", "."})
 
 
@@ -96,18 +97,20 @@ class _Reader:
         return "".join([*done, text[place:]])
 
     def _tokens(self) -> Iterator[tuple[int, str]]:
-        lexer = shlex.shlex(_Lines(self.text), posix=True, punctuation_chars="".join(_BREAKS))
+        lines = _Lines(self.text)
+        lexer = shlex.shlex(lines, posix=True, punctuation_chars="".join(_BREAKS))
         lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, "#"
+        line, place = 1, 0
         while True:
-            begun = lexer.lineno
+            line, place = line + self.text.count("\n", place, lines.tell()), lines.tell()
             try:
                 token = lexer.get_token()
             except ValueError as error:
                 message = "a quote is never closed" if "quotation" in str(error) else str(error)
-                raise InputError(message, file=self.file, line=begun) from None
+                raise InputError(message, file=self.file, line=line) from None
             if token is None:
                 return
-            yield lexer.lineno, token
+            yield line, token
 
     def _statements(self) -> Iterator[tuple[int, list[str]]]:
         """The words of each command; an assigned list stands as its name, `=(` and its words, and `)`."""
@@ -304,12 +307,14 @@ def _without_here(text: str) -> str:
 
 def _joined(text: str) -> str:
     """Lines that end in a backslash with the next one; a comment's backslash joins nothing."""
-    kept = []
+    kept: list[str] = []
+    joined = 0  # breaks that follow the whole, so that lines keep their numbers
     for line in text.split("\n"):
         comment = line.lstrip().startswith("#")
         stripped = line.rstrip()
         joins = stripped.endswith("\\") and not stripped.endswith("\\\\") and not comment
-        kept.append(f"{stripped[:-1]} " if joins else f"{line}\n")
+        kept.append(f"{stripped[:-1]} " if joins else f"{line}\n{joined * _BREAK}")
+        joined = joined + 1 if joins else 0
     return "".join(kept)
 
 
