@@ -73,7 +73,8 @@ def test_the_written_plan_is_the_plan(name: str, tmp_path: Path, capsys: pytest.
     again = mla_cost.plan_file(plan)
     assert PlanSettings(**again) == validated(PlanSettings, found.settings)
     text = plan.read_text(encoding="utf-8")
-    told = [*(each.said for each in (*found.taken, *found.ignored)), *(each.why for each in found.assumed)]
+    told = [*(each.said for each in found.taken), *(each.said for each in found.ignored)]
+    told += [each.why for each in found.assumed]
     assert [words for words in told if words.split(" ")[0] not in text] == []
     assert "wrote" in capsys.readouterr().err
 
