@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mla_cost.declared.foreign import CP_COMM_TYPES, TRAINED
+from mla_cost.declared.foreign import ADAM, CP_COMM_TYPES, PLAIN, SHARED_STATES, TRAINED
 from mla_cost.errors import InputError
 from mla_cost.inputs.importers.arguments import Arguments
 from mla_cost.inputs.importers.imported import Reading
@@ -175,22 +175,22 @@ def _precision(given: Arguments, reading: Reading) -> None:
 
 def _optimizer(given: Arguments, reading: Reading) -> None:
     found = given.text("--optimizer")
-    if found not in {None, "adam"}:
+    if found not in {None, *ADAM}:
         reading.ignore(given.said("--optimizer"), "two moments of Adam are priced", priced=True)
     _peak_events(given, reading)
     fsdp, shared = given.has("--use-megatron-fsdp", "--use-torch-fsdp2"), given.has("--use-distributed-optimizer")
     strategy = given.text("--data-parallel-sharding-strategy")
     if fsdp and strategy == "no_shard":
-        reading.take("sharding", "ddp", "--data-parallel-sharding-strategy no_shard")
+        reading.take("sharding", PLAIN, "--data-parallel-sharding-strategy no_shard")
     elif fsdp:
-        reading.take("sharding", "distributed", f"{fsdp}")
+        reading.take("sharding", SHARED_STATES, f"{fsdp}")
         what = "the distributed optimizer is priced: weights and gradients whole on every rank"
         reading.ignore(f"{fsdp} {strategy or 'optim_grads_params'}", what, priced=True)
     elif shared:
-        reading.take("sharding", "distributed", shared)
+        reading.take("sharding", SHARED_STATES, shared)
     else:
         why = "--use-distributed-optimizer is off where absent"
-        reading.assume("sharding", "ddp", why, f"{ARGUMENTS}:3156")
+        reading.assume("sharding", PLAIN, why, f"{ARGUMENTS}:3156")
 
 
 def _peak_events(given: Arguments, reading: Reading) -> None:
