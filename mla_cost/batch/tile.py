@@ -25,6 +25,7 @@ from mla_cost.mesh.schedule import enough
 from mla_cost.pricing.stage import Place
 from mla_cost.pricing.step_traffic import hidden_states
 from mla_cost.pricing.whole_model import state_settings
+from mla_cost.pricing.worst_stage import in_flight_and_working, stage_peak, worse
 
 KEPT: Final = FIGURES.index("kept")
 
@@ -94,12 +95,14 @@ class Worst(NamedTuple):
     @property
     def in_flight(self) -> Floats:
         """What is kept for other micro-batches at the allocated peak: nothing where that is the optimizer step."""
-        return np.where(self.step > self.active, 0, self.saved_in_flight)
+        found: Floats = in_flight_and_working(self.saved_in_flight, self.active, self.step)[0]
+        return found
 
     @property
     def working(self) -> Floats:
         """What is alive beside it: of the micro-batch at work, or made by the optimizer step."""
-        return np.where(self.step > self.active, self.step, self.active - self.saved_in_flight)
+        found: Floats = in_flight_and_working(self.saved_in_flight, self.active, self.step)[1]
+        return found
 
     def _state(self, name: str) -> Floats:
         found: Floats = self.states[STATES.index(name)]
@@ -255,12 +258,12 @@ class Tile:
         active = needs[moment, np.arange(len(where))]
         present = frozenset(at for at, count in enumerate(stage.counts) if count)
         persistent = self.table.persistent(present)[self.which[where]]
-        peak = np.maximum(active, step) + persistent + held.sum(axis=0)
-        worse = peak > worst.peak[where]
-        at = where[worse]
-        worst.peak[at], worst.active[at], worst.persistent[at] = peak[worse], active[worse], persistent[worse]
-        worst.states[:, at], worst.step[at] = held[:, worse], step[worse]
-        worst.saved_in_flight[at] = np.einsum("pn,np->p", stage.saved_in_flight[moment[worse]], moments[:, worse])
+        peak = stage_peak(held.sum(axis=0), persistent, active, step)
+        mine = worse(peak, worst.peak[where])
+        at = where[mine]
+        worst.peak[at], worst.active[at], worst.persistent[at] = peak[mine], active[mine], persistent[mine]
+        worst.states[:, at], worst.step[at] = held[:, mine], step[mine]
+        worst.saved_in_flight[at] = np.einsum("pn,np->p", stage.saved_in_flight[moment[mine]], moments[:, mine])
         worst.saved[at] = np.array(stage.counts) @ self.table.figures[KEPT][:, self.which[at]]
         worst.stage[at] = len(self.stages)
         self.stages.append(stage)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
+from mla_cost.language.numbers import round_up
+
 WEIGHTS: Final = "weights"
 GRADIENTS: Final = "gradients"
 PARTIAL: Final = "gradients of a micro-batch"  # in the weights' dtype, beside those that they are added to
@@ -121,8 +123,7 @@ class Sharding(NamedTuple):
 
     def padded_elements(self, elements: int, ranks: int) -> int:
         """Elements after padding so that `ranks` share equally."""
-        step = self.step(ranks)
-        return -(-elements // step) * step
+        return round_up(elements, self.step(ranks))
 
 
 class StateTensor(NamedTuple):

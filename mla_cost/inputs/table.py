@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from mla_cost.declared import defaults
+from mla_cost.declared.optimizers import OPTIMIZERS
 from mla_cost.declared.schedules import SCHEDULES
 from mla_cost.declared.shardings import SHARDINGS
 
@@ -259,6 +260,10 @@ _ROWS: Final = (
         reads=STATES | PIPELINES, example="1", idle=_UNGATHERED,
     ),
     Setting(
+        "optimizer", STEP, "What updates the weights", "choice", values=tuple(OPTIMIZERS), default=defaults.OPTIMIZER,
+        scopes=MODEL, reads=STATES, heading=True, example=next(reversed(OPTIMIZERS)),
+    ),
+    Setting(
         "remat", STEP, "What backward runs again: core_attn, mlp, moe, ...", "text", default="none", most=200,
         metavar="none|full|PART+PART", reads=LAYERS, search="choice", formula="style", heading=True,
         example="core_attn+moe",
@@ -277,8 +282,8 @@ _ROWS: Final = (
         scopes=MODEL, reads=STATES | VERDICTS, heading=True, example="bf16",
     ),
     Setting(
-        "moment_dtype", STEP, "Both moments of Adam", **_choice(StateDtype, "fp32"), scopes=MODEL, reads=STATES,
-        example="bf16",
+        "moment_dtype", STEP, "What the optimizer keeps for itself: both moments of Adam",
+        **_choice(StateDtype, "fp32"), scopes=MODEL, reads=STATES, example="bf16",
     ),
     Setting(
         "main_weights", STEP, "The optimizer's own weights: whole, or what bf16 leaves of them",

@@ -29,13 +29,19 @@ class Groups(NamedTuple):
 
 def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it: BlockFigures) -> Verdict:
     """Compare the allocated peak of a stack of blocks and other memory with visible memory less the reserve."""
-    options = fused_options(model, device, it.point.form, settings)
+    found, options = brief_verdict(model, device, settings, it), fused_options(model, device, it.point.form, settings)
+    return found._replace(fused_kernels=options)
+
+
+def brief_verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it: BlockFigures) -> Verdict:
+    """The same without what every fused kernel saves, for which programs have to be compiled."""
     what = ("one block", "fits") if it.layers == 1 else (f"{it.layers} blocks", "fit")
     groups = Groups({"sp": settings.sp})
     found = _verdict(device, settings, it.point, it.allocated_peak_bytes, what=what, groups=groups)
-    if found.status == "unsupported":
-        found = found._replace(reason=f"{found.reason}; {_what_trains(device, settings, options)}")
-    return found._replace(fused_kernels=options)
+    if found.status != "unsupported":
+        return found
+    options = fused_options(model, device, it.point.form, settings)
+    return found._replace(reason=f"{found.reason}; {_what_trains(device, settings, options)}")
 
 
 def model_verdict(
@@ -213,7 +219,7 @@ def fused_way_out(model: ModelConfig, device: DeviceConfig, form: str, settings:
             it = figures(resolve(model, form, asked), device.family, settings.layers)
         except Illegal:
             continue
-        reported = verdict(model, device, asked, it)
+        reported = brief_verdict(model, device, asked, it)
         if reported.status in {"fits", "tight"}:
             return f"on {device.name} with --kernel {option.kernel}: {reported.reason}"
     return ""

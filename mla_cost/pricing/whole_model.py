@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mla_cost.declared import defaults
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.shardings import SHARDINGS
@@ -25,6 +24,7 @@ from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
 from mla_cost.pricing.units import unit_of
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.pricing.usable import Reserved, staging
+from mla_cost.pricing.worst_stage import in_flight_and_working, in_step, stage_peak, worse
 from mla_cost.results import (
     Breakdown,
     Verdict,
@@ -57,14 +57,23 @@ class StageCost(NamedTuple):
     def beside(self) -> StageActivations:
         """What is alive beside states at the peak event: of the schedule, or of the optimizer step behind it."""
         made = self.states.step_bytes
-        if made <= self.active.bytes:
+        if not in_step(self.active.bytes, made):
             return self.active
-        return StageActivations(0, made, (0,) * len(self.costs), 0, None, STEP)
+        return StageActivations(
+            *in_flight_and_working(self.active.saved_in_flight, self.active.bytes, made),
+            in_flight=(0,) * len(self.costs),
+            chunk=0,
+            part=None,
+            after=STEP,
+        )
 
     @property
     def peak(self) -> int:
         """States, persistent buffers, and what is alive beside them at the peak event."""
-        return self.states.total + sum(part.bytes for part in self.persistent) + self.beside.bytes
+        stood: int = stage_peak(
+            self.states.total, sum(part.bytes for part in self.persistent), self.active.bytes, self.states.step_bytes
+        )
+        return stood
 
 
 def verdict(
@@ -91,6 +100,15 @@ def _bucket(settings: PlanSettings) -> tuple[Reserved, ...]:
     return (Reserved(BUCKET, amount, f"budgeted: {keeping.row.bucket_source}"),) if amount else ()
 
 
+def worst_of(costs: Sequence[StageCost]) -> StageCost:
+    """The stage that holds most, of equal ones the first."""
+    worst = costs[0]
+    for cost in costs[1:]:
+        if worse(cost.peak, worst.peak):
+            worst = cost
+    return worst
+
+
 def reported(costs: Sequence[StageCost], settings: PlanSettings) -> StageCost:
     """The stage that a row is about: the one asked for, else the worst.
 
@@ -99,7 +117,7 @@ def reported(costs: Sequence[StageCost], settings: PlanSettings) -> StageCost:
 
     """
     if settings.stage is None:
-        return max(costs, key=lambda cost: cost.peak)
+        return worst_of(costs)
     require_stage(settings)
     return costs[settings.stage]
 
@@ -159,7 +177,7 @@ def state_settings(settings: PlanSettings) -> StateSettings:
     """How states are kept under a plan."""
     return StateSettings(
         sharding=settings.sharding,
-        optimizer=defaults.OPTIMIZER,
+        optimizer=settings.optimizer,
         dtype=settings.dtype,
         gradient_dtype=settings.gradient_dtype,
         moment_dtype=settings.moment_dtype,

@@ -102,8 +102,9 @@ def _heading(plan: Plan) -> str:
     batch = f"micro-batch {inputs['micro_batch']} x {inputs['micro_batches']}"
     return (
         f"{inputs['model_title']}, the whole model: {inputs['seq_len']:,} tokens, {batch}, {inputs['dtype']}\n"
-        f"{ranks}: {degrees}; optimizer {inputs['sharding']}, gradients {inputs['gradient_dtype']}, "
-        f"recomputation {inputs['remat']}{other_memory(plan)}{also_set(inputs['changed'], TOLD)}"
+        f"{ranks}: {degrees}; optimizer {inputs['optimizer']}, sharding {inputs['sharding']}, "
+        f"gradients {inputs['gradient_dtype']}, recomputation {inputs['remat']}"
+        f"{other_memory(plan)}{also_set(inputs['changed'], TOLD)}"
     )
 
 

@@ -8,6 +8,7 @@ from math import prod
 from typing import Literal, NamedTuple
 
 from mla_cost.language.dims import EXPERT_PARTS, HEADS, TP_PARTS
+from mla_cost.language.numbers import round_up
 
 Holder = Literal["dense", "expert"]
 
@@ -26,7 +27,7 @@ class Piece(NamedTuple):
         parallelize.py, apply_fsdp), which torch asks to be a multiple.
         """
         along = self.inner if self.inner and ranks > self.rows else self.rows
-        return self.elements // along * -(-along // ranks) * ranks
+        return self.elements // along * round_up(along, ranks)
 
     def rearranged(self, ranks: int) -> bool:
         """Whether what is gathered is copied once more, into the order of another dim than the first."""
@@ -160,8 +161,7 @@ def total(parts: Iterable[tuple[int, RankParameters]]) -> RankParameters:
 
 def padded_vocabulary(vocab: int, tp: int, multiple: int = 128) -> int:
     """Tokens after padding to a multiple of `multiple` x tp (Megatron's --make-vocab-size-divisible-by)."""
-    step = multiple * tp
-    return -(-vocab // step) * step
+    return round_up(vocab, multiple * tp)
 
 
 def _elements(flats: Iterable[Flat], holder: Holder) -> int:

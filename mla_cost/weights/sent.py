@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from mla_cost.declared.states import Send
 from mla_cost.language.machine import DTYPE_BYTES
+from mla_cost.language.numbers import ceil_divide
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.weights.held import Flat, RankParameters
 from mla_cost.weights.states import DEFAULTS, StateSettings, padded_elements, parts_of, require
@@ -89,5 +90,5 @@ def _dtype(send: Send, flat: Flat, parallel: Parallel, settings: StateSettings) 
 
 def _all_reduce(tensor: str, axis: str, group: int, payload: int, dtype: str) -> StepCollective:
     """The payload is padded to a multiple of the group before it travels twice."""
-    wire = 2 * (group - 1) * -(-payload // group)
+    wire = 2 * (group - 1) * ceil_divide(payload, group)
     return StepCollective("all_reduce", tensor, axis, group, 1, payload, wire, dtype)

@@ -16,6 +16,7 @@ from mla_cost.declared.states import GRADIENTS, MASTER, MOMENTS, PARTIAL, WEIGHT
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.language.machine import DTYPE_BYTES
+from mla_cost.language.numbers import ceil_divide
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.legality import Shape
 from mla_cost.weights.held import Flat, Holder, RankParameters
@@ -249,7 +250,7 @@ class _Line(NamedTuple):
     def of(self, state: str, elements: int, size: int) -> StateItem:
         """One state of so many weights: a part of the padded buffer, all of it, or the weights alone."""
         ranks = self.ranks if state in self.row.split else 1
-        kept, least = elements, -(-elements // ranks)
+        kept, least = elements, ceil_divide(elements, ranks)
         if state in self.row.split | self.row.padded:
             kept = padded_elements(self.flat._replace(elements=elements), self.ranks, self.row) // ranks
         return StateItem(state, self.flat.holder, kept * size, (kept - least) * size, elements, size, ranks)

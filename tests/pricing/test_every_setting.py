@@ -14,6 +14,8 @@ import pytest
 import mla_cost
 from mla_cost.cli import main
 from mla_cost.cli.options import offered
+from mla_cost.declared import defaults
+from mla_cost.declared.optimizers import OPTIMIZERS
 from mla_cost.errors import InputError
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.table import TABLE, Setting
@@ -39,6 +41,7 @@ VALUES: dict[str, list[Any]] = {
     "schedule": ["gpipe"],
     "stage": [1],
     "sharding": ["ddp", "zero1", "zero2"],
+    "optimizer": [name for name in OPTIMIZERS if name != defaults.OPTIMIZER],
     "gradient_dtype": ["bf16"],
     "moment_dtype": ["bf16"],
     "main_weights": ["remainders"],

@@ -7,12 +7,15 @@ padding. A rank holds two chunks of the sequence, one from each end, so that mas
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mla_cost.language.machine import FusedCall, Gradients, Machine, Tensor
 from mla_cost.language.ops import op
 from mla_cost.language.polynomial import Polynomial
 from mla_cost.language.rules.exchange import SEQUENCE, recorded
 
 Dims = tuple[str, ...]
+Made = tuple[str, Dims, str]  # a label, dims and a dtype
 
 
 @op("ring_attention")
@@ -52,10 +55,7 @@ def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, val
         step = [machine.new(f"{name} of a step", dims, dtype) for name, dims, dtype in made]
         machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
         del step, sending, given
-        parts = [machine.view(receiving, machine.predicates.row_major(dims)) for _, dims, _ in made[1:]]
-        for part, (name, _, _) in zip(parts, made[1:], strict=True):
-            part.label = name
-        return [of_query, *parts]
+        return [of_query, *_views(machine, receiving, made[1:])]
 
     machine.attach([result], [query, key, value], backward, saved=[query, kept, result, statistics])
     return result
@@ -96,17 +96,32 @@ def gathered_attention(machine: Machine, label: str, query: Tensor, key: Tensor,
             steps += [machine.new(f"{name} of a step", (positions, *dims[1:]), dtype) for name, dims, dtype in made[1:]]
         machine.flops((scores + output) * 2, recomputed=scores, attention=True, skips_masked=True)
         machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
-        for at, (name, _, _) in enumerate(made[1:]):
-            sums[at] = machine.copy(sums[at], f"{name}, as ranks hold it")
-        for name, dims, dtype in made[1:]:
-            results.append(machine.new(name, dims, dtype))
-            recorded(machine, "reduce_scatter", SEQUENCE, name, ("S", *dims[1:]), dtype, dims)
-            sums.pop(0)
+        results += _scattered(machine, sums, made[1:])
         del whole, gathered, steps
         return results
 
     machine.attach([result], list(given), backward, saved=[*given, result, *statistics])
     return result
+
+
+def _views(machine: Machine, buffer: Tensor, made: Sequence[Made]) -> list[Tensor | None]:
+    """Parts of one buffer, each under its own name."""
+    parts = [machine.view(buffer, machine.predicates.row_major(dims)) for _, dims, _ in made]
+    for part, (name, _, _) in zip(parts, made, strict=True):
+        part.label = name
+    return [*parts]
+
+
+def _scattered(machine: Machine, sums: list[Tensor], made: Sequence[Made]) -> list[Tensor | None]:
+    """Sums over all positions put into the order of the ranks, then to each rank its part; a sum goes once sent."""
+    for at, (name, _, _) in enumerate(made):
+        sums[at] = machine.copy(sums[at], f"{name}, as ranks hold it")
+    results: list[Tensor | None] = []
+    for name, dims, dtype in made:
+        results.append(machine.new(name, dims, dtype))
+        recorded(machine, "reduce_scatter", SEQUENCE, name, ("S", *dims[1:]), dtype, dims)
+        sums.pop(0)
+    return results
 
 
 def _passed_on(machine: Machine, label: str, sent: Dims, dtype: str) -> None:

@@ -89,7 +89,7 @@ class AttentionNeeds:
         """As `Needs`."""
         model, device, form = self.question[:3]
         priced = figures(resolve(model, form, settings), device.family, settings.layers)
-        return verdicts.verdict(model, device, settings, priced)
+        return verdicts.brief_verdict(model, device, settings, priced)
 
 
 class ModelNeeds:

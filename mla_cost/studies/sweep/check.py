@@ -90,5 +90,5 @@ class Checker:
             return str(error)
         if device is None:
             return ""
-        verdict = verdicts.verdict(model, device, settings, it)
+        verdict = verdicts.brief_verdict(model, device, settings, it)
         return verdict.reason if verdict.status == "unsupported" else ""
