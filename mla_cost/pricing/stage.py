@@ -225,7 +225,7 @@ def gathered_parts(forward: Sequence[Part], backward: Sequence[Part], units: Uni
     row = units.row
 
     def around(part: Part, what: str, alive: Any, terms: Sequence[Alive]) -> Part:
-        return part._replace(moment=LiveBytes(0, alive), what=what, held=tuple(units.alive(terms, part.place)))
+        return part._replace(live=LiveBytes(0, alive), what=what, held=tuple(units.alive(terms, part.place)))
 
     ahead, back = [], []
     for part in forward:
