@@ -151,7 +151,7 @@ class _Unit:
     def __init__(self, count: int, place: int) -> None:
         units: Any = np.eye(_WIDTH * count)[place::count]
         self.saved_bytes, forward, backward, self.hidden_bytes, self._gradients, *weights = units
-        self.weights = Unit(*weights, self._gradients)
+        self.weights = Unit._make((*weights, self._gradients))
         self.forward, self.backward = _Bytes(forward), _Bytes(backward)
         self.at = self
 
