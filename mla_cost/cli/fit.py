@@ -20,11 +20,13 @@ def fit(given: Given) -> None:
     own = {"max_seq_len": longest, "zigzag": given["zigzag"], "global_batch": given["global_batch"]}
     with progress.shown("what fits") as watch:
         found = of(settings, **own, watch=watch)
-    if given["output"] == "json":
+    if given["quiet"]:
+        pass
+    elif given["output"] == "json":
         sys.stdout.write(found.to_json() + "\n")
     elif not found.refused:
         from mla_cost.views import fit_table
 
-        fit_table.show(found.to_dict())
+        fit_table.show(found.to_dict(), notes=not given["no_notes"])
     if found.refused:
         raise InputError(found.refused)

@@ -49,7 +49,21 @@ class Given:
         """What --set says, by field."""
         from mla_cost.inputs import plan_files
 
-        return plan_files.assignments(self["assign"])
+        found = plan_files.assignments(self["assign"])
+        for name in found:
+            self._require_once(name)
+        return found
+
+    def stated(self, name: str) -> bool:
+        """Whether the command line states an option or a setting by its flag."""
+        return self.values.get(name) not in (None, [], False)
+
+    def _require_once(self, name: str) -> None:
+        """Refuse a setting that a flag states beside --set."""
+        if self.stated(name) or (name in TABLE and TABLE[name].kind == "switch" and self.values.get(name) is False):
+            from mla_cost.errors import InputError
+
+            raise InputError(f"is stated by --set and by {TABLE[name].flags[0]}; leave one of the two out", field=name)
 
     def settings(self, flags: dict[str, Any] | None = None, assigned: dict[str, Any] | None = None) -> PlanSettings:
         """The plan file with flags and --set over it. flags, assigned: in place of those that were given."""
@@ -58,6 +72,19 @@ class Given:
         reserved = plan_files.assignments(self["reserve"], "reserve")
         flags, assigned = flags or self.flags(), self.assigned() if assigned is None else assigned
         return plan_files.settings(self["file"], flags, assigned, reserved)
+
+
+def require_effect(flag: str, given: bool, beside: str) -> None:
+    """Refuse a flag that would be dropped.
+
+    Raises:
+        InputError: it was given, and has no effect beside `beside`.
+
+    """
+    if given:
+        from mla_cost.errors import InputError
+
+        raise InputError(f"has no effect with {beside}; leave one of the two out", field=flag)
 
 
 def options_of(command: str) -> Iterator[Option]:
@@ -77,6 +104,7 @@ def command(function: Callable[[Given], None]) -> Callable[..., None]:
 
             raise InputError(SEQUENCE_PARALLEL)
         _require_words(options[:-1], values)
+        _require_effect(options[:-1], values)
         function(Given(name, {option.name: _read(option, values[option.name]) for option in options[:-1]}))
 
     run.__name__, run.__doc__ = name, function.__doc__
@@ -95,6 +123,18 @@ def _require_words(options: list[Option], values: dict[str, Any]) -> None:
 
             allowed, value = ", ".join(option.values), values[option.name]
             raise InputError(f"unknown {option.flags[0][2:]}", field=option.flags[0], value=value, allowed=allowed)
+
+
+def _require_effect(options: list[Option], values: dict[str, Any]) -> None:
+    """Refuse what would be dropped beside something else that was given."""
+    flags = {option.name: names_of(option)[0] for option in options}
+    for option in options:
+        if values[option.name] in (None, False, option.default):
+            continue
+        for other in option.idle:
+            name, _, words = other.partition("=")
+            beside, given = values[name], f"{flags[name]}{f' {values[name]}' if words else ''}"
+            require_effect(flags[option.name], str(beside) in words.split("|") if words else bool(beside), given)
 
 
 def _read(option: Option, value: Any) -> Any:

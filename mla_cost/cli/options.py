@@ -21,6 +21,7 @@ class Option(NamedTuple):
     """One flag, or one argument, of a command. group: the heading of the help; metavar: what the flag takes.
 
     values: what is allowed, each a word; default: where the flag is absent. hidden: answered, and not listed.
+    idle: options beside which it would change nothing, so that both together are refused: a name, or name=VALUE|VALUE.
     """
 
     name: str
@@ -33,11 +34,27 @@ class Option(NamedTuple):
     default: Any = None
     hidden: bool = False
     example: str = ""
+    idle: tuple[str, ...] = ()
 
 
-def _formats(*names: str, default: str | None, help: str = "How to print the answer") -> Option:  # noqa: A002  (as typer)
-    said = f"{help}; {names[0]} by default."
-    return Option("output", OUTPUT, said, "text", ("--format",), "|".join(names), names, default, example=names[1])
+def _formats(
+    *names: str,
+    default: str | None,
+    help: str = "How to print the answer",  # noqa: A002  (as typer)
+    idle: tuple[str, ...] = (),
+) -> Option:
+    said, words = f"{help}; {names[0]} by default.", "|".join(names)
+    return Option("output", OUTPUT, said, "text", ("--format",), words, names, default, example=names[1], idle=idle)
+
+
+def _less(*formats: str, idle: tuple[str, ...] = ()) -> tuple[Option, Option]:
+    """What prints less of a table. formats: the others, which have neither notes nor a reader who looks at them."""
+    others = f"output={'|'.join(formats)}"
+    short = "Print nothing: the exit code says whether there is an answer."
+    return (
+        Option("no_notes", OUTPUT, "The table without notes and small print.", "switch", idle=(others, "quiet", *idle)),
+        Option("quiet", OUTPUT, short, "switch", ("--quiet", "-q"), idle=(others, *idle)),
+    )
 
 
 _PLAN: Final = "A plan file, or a ready plan that `plans` lists; flags override it."
@@ -50,6 +67,7 @@ _SET: Final = Option(
     "FIELD=VALUE",
     example="dims.heads=64",
 )
+_NO_TABLE: Final = ("explain_term", "quiet")
 _REQUIRE: Final = Option("require_fit", OUTPUT, "Exit with 1 when nothing fits.", "switch")
 
 
@@ -57,23 +75,95 @@ def _limit(axis: str, words: str) -> Option:
     return Option(f"max_{axis}", ASKED, f"The largest {words} by default.", "count", metavar="N", example="8")
 
 
+# two worked examples a command, for the end of its help: a command line, and what it answers
+EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "plan": (
+        ("plan moonlight-8-h100", "a ready plan: what every form needs of each stage, and whether it fits"),
+        (
+            "plan --model deepseek-v2-lite --device h100-80gb --seq-len 8k --ep 8 --dp 8 --levers",
+            "a plan of your own, and what each change of it would do",
+        ),
+    ),
+    "sweep": (
+        ("sweep --scope attention --over seq_len=4k..64k*2 --over sp=1,2,4,8", "one block over lengths and degrees"),
+        (
+            "sweep moonlight-8-h100 --over micro_batch=1,2,4 --over remat=none,full --output rows.csv",
+            "a ready plan with two settings varied, every row in a file",
+        ),
+    ),
+    "search": (
+        (
+            "search --model moonlight-16b-a3b --device h100-80gb --devices 64 --global-batch 512",
+            "the layouts of 64 devices that fit, the lightest first",
+        ),
+        (
+            "search --model deepseek-v3 --device h100-80gb --devices 512..2048*2 --global-batch 4096 --tp 1 --sp 1",
+            "how many devices it takes, with two degrees fixed",
+        ),
+    ),
+    "fit": (
+        ("fit --scope attention --device 910b-64gb --sp 8", "the longest sequence of one block, and the least sp"),
+        (
+            "fit --model deepseek-v2-lite --device h100-80gb --ep 8 --dp 8 --seq-len 32k",
+            "the longest sequence of a whole model, and the fewest devices for 32k tokens",
+        ),
+    ),
+    "explain": (
+        ("explain laga --quantity peak", "the formula of the peak, term by term"),
+        (
+            "explain absorbed --model deepseek-v3 --sp 8 --seq-len 16k",
+            "what a block saves, with the value of every term",
+        ),
+    ),
+    "evidence": (
+        ("evidence", "a line per published figure"),
+        ("evidence --format markdown", "the page with every reason"),
+    ),
+    "models": (
+        ("models", "the widths of every model"),
+        ("models --format json", "every fact of every model"),
+    ),
+    "devices": (
+        ("devices", "memory and bandwidths of every device"),
+        ("devices --format json", "the same with the source of each figure"),
+    ),
+    "plans": (
+        ("plans", "names for `plan`, `sweep`, `search` and `fit`"),
+        ("plans --format json", "the settings of each"),
+    ),
+    "validate": (
+        ("validate --quick", "a small grid against torch, in under 40 seconds"),
+        ("validate --quick --ranks 0", "the same without processes that talk to one another"),
+    ),
+    "show": (
+        ("show kimi-k2", "a model: every fact, and whether it was read at its source"),
+        ("show h100-80gb", "a device: every figure with its source"),
+    ),
+}
+
 OWN: Final[dict[str, tuple[Option, ...]]] = {
     "plan": (
         Option("file", ASKED, _PLAN, "plan"),
         _SET,
         _formats("table", "json", "csv", "markdown", default="table"),
-        Option("require_fit", OUTPUT, "Exit with 1 when no form fits, on every stage.", "switch"),
-        Option("levers", OUTPUT, "What each change would do, and the least that fits.", "switch"),
-        Option("refused_levers", OUTPUT, "The same, with changes that are refused and why.", "switch"),
+        Option(
+            "require_fit", OUTPUT, "Exit with 1 when no form fits, on every stage.", "switch", idle=("explain_term",)
+        ),
+        Option("levers", OUTPUT, "What each change would do, and the least that fits.", "switch", idle=_NO_TABLE),
+        Option("refused_levers", OUTPUT, "The same, with changes that are refused and why.", "switch", idle=_NO_TABLE),
         Option(
             "explain_term", OUTPUT, "Where a number comes from: saved, allocated, kept, weights, ...", "text",
             metavar="NAME", example="weights",
         ),
-        Option("bars", OUTPUT, "Memory as bars: of every form, or of every stage.", "switch"),
+        Option(
+            "bars", OUTPUT, "Memory as bars: of every form, or of every stage.", "switch",
+            idle=("output=json|csv|markdown", *_NO_TABLE),
+        ),
         Option(
             "plot", OUTPUT, "Draw memory: over time, or per stage (scope model).", "path", metavar="FILE.png|svg",
-            example="memory.svg",
+            example="memory.svg", idle=("explain_term",),
         ),
+        *_less("json", "csv", "markdown", idle=("explain_term",)),
     ),
     "sweep": (
         Option("file", ASKED, _PLAN, "plan"),
@@ -84,7 +174,9 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "names", metavar="FIELD=VALUES", example="seq_len=4k..128k*2",
         ),
         _SET,
-        _formats("table", "csv", "jsonl", "json", "markdown", default=None, help="How to print the rows"),
+        _formats(
+            "table", "csv", "jsonl", "json", "markdown", default=None, help="How to print the rows", idle=("save",)
+        ),
         Option(
             "save", OUTPUT, "Write every row to a file.", "path", ("--output",), "FILE.csv|.jsonl|.parquet",
             example="rows.csv",
@@ -94,6 +186,7 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "plot", OUTPUT, "Draw verdicts over seq_len and sp, a panel per form.", "path", metavar="FILE.png|.svg",
             example="verdicts.svg",
         ),
+        *_less("csv", "jsonl", "json", "markdown"),
     ),
     "search": (
         Option(
@@ -120,8 +213,12 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             metavar="weight|sent|required|flops|idle|devices", example="required",
         ),
         Option("top", OUTPUT, "How many layouts to tell; 10 by default.", "count", metavar="N", example="3"),
-        Option("pareto", OUTPUT, "Those that none beats in memory, bytes sent and flops as well.", "switch"),
+        Option(
+            "pareto", OUTPUT, "Those that none beats in memory, bytes sent and flops as well.", "switch",
+            idle=("output=json", "quiet"),
+        ),
         _REQUIRE,
+        *_less("json", "csv"),
     ),
     "fit": (
         Option("file", ASKED, _PLAN, "plan"),
@@ -139,12 +236,13 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         ),
         _SET,
         _formats("table", "json", default="table"),
+        *_less("json"),
     ),
     "explain": (
         Option("form", ASKED, "explicit, absorbed or laga.", "form"),
         Option(
             "quantity", ASKED, "Which figure; saved by default.", "text", metavar="saved|peak|payload|wire|flops",
-            default="saved", example="peak",
+            example="peak", idle=("program",),
         ),
         Option(
             "one", ASKED, "A dim of size one; repeat it.", "names", metavar="sp|heads|batch|positions", example="heads"
@@ -162,7 +260,7 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "layer", OUTPUT, "With --program: a layer of a model in place of the block.", "text",
             metavar="dense|moe|head|...", example="moe",
         ),
-        Option("latex", OUTPUT, "Print the formula as LaTeX.", "switch"),
+        Option("latex", OUTPUT, "Print the formula as LaTeX.", "switch", idle=("program", "output=json")),
     ),
 }  # fmt: skip
 

@@ -23,5 +23,7 @@ OF_SCOPE: Final[dict[str, dict[str, str | int]]] = {
     "attention": {"kernel": "auto"},
     "model": {"kernel": "auto", "sp": 1},
 }
+# words that stand for a declared name until a plan is resolved
+ALSO: Final[dict[str, tuple[str, ...]]] = {"kernel": ("auto",)}
 # values to show what a flag takes
 EXAMPLES: Final = {"form": "laga", "scheme": "kv-gather", "kernel": "flash"}

@@ -138,7 +138,7 @@ class ModelConfig(BaseModel):
 
     def is_verified(self, field: str) -> bool:
         """Whether the fact `field` (a field of this class or of `dims`) was read in a published source."""
-        return self.verified and field not in self.unverified_fields
+        return self.verified and field not in self.unverified_fields and field not in self.assumed
 
 
 SECOND_HAND: Final = "second hand"  # how the text of such a source begins
@@ -351,7 +351,7 @@ def _input_error(
     first, *further = error.errors(include_url=False)
     path = _path_in(data, first["loc"])
     words = _words_beside(path, data, further)
-    details: dict[str, Any] = {"file": file, "field": ".".join([*([prefix] if prefix else []), *path]) or None}
+    details: dict[str, Any] = {"file": file, "field": _field([*([prefix] if prefix else []), *path])}
     match first["type"]:
         case "missing":
             return InputError("this key is missing", **details)
@@ -364,9 +364,21 @@ def _input_error(
         case problem if problem in _LIMIT:
             key, limit = _LIMIT[problem]
             allowed = limit.format(first["ctx"][key]) + words
-            return InputError("out of range", value=first["input"], allowed=allowed, **details)
+            if problem.startswith("string"):
+                return InputError(f"must be {allowed}", value=first["input"], **details)
+            what = "unknown value" if problem == "literal_error" else "out of range"
+            return InputError(what, value=first["input"], allowed=allowed, **details)
         case problem:
             return InputError(_SHOULD_BE.get(problem, first["msg"]) + words, value=first["input"], **details)
+
+
+def _field(path: list[str]) -> str | None:
+    """A path as it is told: `reserve, entry 1: per` where a place in a list stands in it."""
+    told = ""
+    for part in path:
+        joint = "." if told and not told.endswith(": ") else ""
+        told = f"{told}, entry {int(part) + 1}: " if part.isdigit() else f"{told}{joint}{part}"
+    return told.removesuffix(": ") or None
 
 
 def _words_beside(path: list[str], data: Mapping[str, Any], further: Iterable[Any]) -> str:

@@ -35,6 +35,8 @@ def assignments(texts: Iterable[str] | None, prefix: str = "") -> dict[str, Any]
         if not equals or not field.strip() or not value.strip():
             raise InputError(f"expected FIELD=VALUE, read {shown(text)}", field=f"--{prefix or 'set'}")
         path = f"{prefix}.{field.strip()}" if prefix else field.strip()
+        if path in found:
+            raise InputError("is given twice and has one value", field=f"--{prefix or 'set'} {field.strip()}")
         found[path] = value.strip() if _of_kind(path, "tokens") else _scalar(value.strip())
     return found
 
@@ -92,7 +94,7 @@ def settings(
 def _blamed(error: InputError, stated: Iterable[str]) -> InputError:
     """The error without the plan file where the command line stated the field over it."""
     field = error.field or ""
-    if not any(field == path or field.startswith(f"{path}.") for path in stated):
+    if not any(field == path or field.startswith((f"{path}.", f"{path}, ")) for path in stated):
         return error
     return InputError(error.message, field=error.field, value=error.value, allowed=error.allowed, nearest=error.nearest)
 

@@ -101,10 +101,11 @@ def named(kind: str, name: Any, known: Mapping[str, Any]) -> Any:
         InputError: naming what exists and what may have been meant.
 
     """
+    words = tuple(dict.fromkeys((*defaults.ALSO.get(kind, ()), *known)))
     if not isinstance(name, str):
-        raise InputError("must be a name", field=kind, value=name, allowed=", ".join(known))
+        raise InputError("must be a name", field=kind, value=name, allowed=", ".join(words))
     if name not in known:
-        raise InputError(f"unknown {kind} {shown(name)}", allowed=", ".join(known), nearest=nearest(name, known))
+        raise InputError(f"unknown {kind} {shown(name)}", allowed=", ".join(words), nearest=nearest(name, words))
     return known[name]
 
 

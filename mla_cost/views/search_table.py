@@ -44,8 +44,8 @@ NOTE: Final = (
 )
 
 
-def search_table(found: Mapping[str, Any], *, pareto: bool = False) -> RenderableType:
-    """The whole answer. pareto: with the candidates that no other beats."""
+def search_table(found: Mapping[str, Any], *, pareto: bool = False, notes: bool = True) -> RenderableType:
+    """The whole answer. pareto: with those that no other beats. notes: with what was ruled out and words mean."""
     parts: list[RenderableType] = [Text(line) for line in (*_heading(found), *assumed(found["inputs"]))]
     if found["results"]:
         parts += [Text(""), *_table(found["results"], alone=False), *_winner(found["results"][0])]
@@ -54,7 +54,7 @@ def search_table(found: Mapping[str, Any], *, pareto: bool = False) -> Renderabl
         parts += [Text(""), *_miss(found["nearest_miss"])]
     if pareto and found["pareto"]:
         parts += [Text(""), Text(_front(found["pareto"]), style="bold"), *_table(found["pareto"][:SHOWN])]
-    parts += [Text(""), *_ruled(found["ruled_out"]), Text(_note(found["inputs"]), style="dim")]
+    parts += [Text(""), *_ruled(found["ruled_out"]), Text(_note(found["inputs"]), style="dim")] if notes else []
     return Group(*parts)
 
 
@@ -63,9 +63,9 @@ def search_text(found: Mapping[str, Any], width: int = WIDTH) -> str:
     return terminal.text(search_table(found), width)
 
 
-def show(found: Mapping[str, Any], *, pareto: bool = False) -> None:
+def show(found: Mapping[str, Any], *, pareto: bool = False, notes: bool = True) -> None:
     """Print the answer to a terminal or a pipe."""
-    terminal.show(search_table(found, pareto=pareto), least=WIDTH)
+    terminal.show(search_table(found, pareto=pareto, notes=notes), pipe=WIDTH)
 
 
 def csv_text(columns: Sequence[str], candidates: Iterable[Mapping[str, Any]]) -> str:

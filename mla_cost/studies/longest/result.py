@@ -175,6 +175,7 @@ def of(
     model = api.model_with_dims(settings)
     devices = [catalog.device(name) for name in settings.device]
     _require(settings, max_seq_len, _step(settings, settings.sp, zigzag))
+    _require_target(settings, zigzag)
     shared: dict[Hashable, Any] = {}
     search = _Search(model, settings, max_seq_len, zigzag, shared, global_batch, watch)
     results = tuple(search.fit(device, form) for device in devices for form in settings.form)
@@ -221,6 +222,23 @@ def _require(settings: PlanSettings, max_seq_len: int, step: int) -> None:
     if type(max_seq_len) is not int or not least <= max_seq_len <= LARGEST_MAX_SEQ_LEN:
         allowed = f"a whole number from {least} (the least legal length) to {LARGEST_MAX_SEQ_LEN}"
         raise InputError("out of range", field="max_seq_len", value=max_seq_len, allowed=allowed)
+
+
+def _require_target(settings: PlanSettings, zigzag: bool) -> None:
+    """Refuse a target that the degrees asked for do not split, as a plan of it is refused; the default is no target.
+
+    Raises:
+        InputError: naming the nearest lengths that split.
+
+    """
+    step = _step(settings, settings.sp, zigzag)
+    if "seq_len" not in settings.model_fields_set or settings.seq_len % step == 0:
+        return
+    below = settings.seq_len // step * step
+    pieces = " in two pieces a rank (zigzag)" if zigzag and settings.sp > 1 else ""
+    allowed = " or ".join(f"{length}" for length in (below + step, below) if length)
+    message = f"does not split over sp {settings.sp} x tp {settings.tp}{pieces}"
+    raise InputError(message, field="seq_len", value=settings.seq_len, allowed=allowed)
 
 
 def _step(settings: PlanSettings, sp: int, zigzag: bool) -> int:
