@@ -52,12 +52,14 @@ class StageRows(NamedTuple):
 class PipelineRows(NamedTuple):
     """The stages that can be the worst, in order, over the same places of layers.
 
-    read: the figure and the place of each column of the stages' rows; what no row has is left out.
+    senders: those that can send most, whichever was asked for. read: the figure and the place of each column of the
+    stages' rows; what no row has is left out.
     """
 
     places: tuple[Place, ...]
     stages: tuple[StageRows, ...]
     read: tuple[Ints, Ints]
+    senders: tuple[StageRows, ...]
 
 
 class Names:
@@ -113,7 +115,8 @@ def pipeline(
     stages = tuple(
         stage._replace(needs=stage.needs[:, read], saved_in_flight=stage.saved_in_flight[:, read]) for _, stage in kept
     )
-    return PipelineRows(places, stages, (read // len(places), read % len(places)))
+    senders = stages if asked is None else pipeline(names, parallel).stages
+    return PipelineRows(places, stages, (read // len(places), read % len(places)), senders)
 
 
 def _covers(larger: Floats, smaller: Floats) -> bool:

@@ -98,6 +98,14 @@ def alike(marks: Iterable[Any], size: int) -> Ints:
     return codes
 
 
+def size_marks(sizes: Iterable[Any]) -> Iterator[Any]:
+    """All that structure may depend on of a size: whether it is 1, whether it is 0. A number is alike everywhere."""
+    for size in sizes:
+        if isinstance(size, np.ndarray):
+            yield size == 1
+            yield size == 0
+
+
 def groups(codes: Ints) -> Iterator[Ints | None]:
     """The points of each code, in order of the codes; None for all of them."""
     if (codes == codes[0]).all():

@@ -129,6 +129,7 @@ class Piped(NamedTuple):
     where: Ints
     columns: Ints
     stages: tuple[StageRows, ...]
+    senders: tuple[StageRows, ...]
     dense: Looked
     expert: Looked
 
@@ -163,12 +164,15 @@ class Tile:
 
     def _piped(self, pipe: PipelineRows, where: Ints) -> Piped:
         columns = self._columns(pipe)
-        stages = tuple(self._over_table(stage, columns) for stage in pipe.stages)
+        stages, senders = (
+            tuple(self._over_table(stage, columns) for stage in each) for each in (pipe.stages, pipe.senders)
+        )
         return Piped(
             pipe,
             where,
             columns,
             stages,
+            senders,
             Looked(self.groups.dense_codes[where]),
             Looked(self.groups.expert_codes[where]),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
+from mla_cost.declared import defaults
 from mla_cost.inputs.table import GROUPS, TABLE, Setting
 
 SETTINGS: Final = "Any setting"
@@ -67,6 +68,10 @@ _SET: Final = Option(
     "FIELD=VALUE",
     example="dims.heads=64",
 )
+_IDLE: Final = Option(
+    "max_idle", ASKED, f"The most that a stage may wait for others; {defaults.MAX_IDLE} by default.", "count",
+    metavar="PERCENT", example="10",
+)  # fmt: skip
 _NO_TABLE: Final = ("explain_term", "quiet")
 _REQUIRE: Final = Option("require_fit", OUTPUT, "Exit with 1 when nothing fits.", "switch")
 
@@ -202,10 +207,7 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         _limit("pp", "pp; no limit"),
         _limit("ep", "ep; no limit"),
         _limit("micro_batch", "micro-batch; 4"),
-        Option(
-            "max_idle", ASKED, "The most that a stage may wait for others; 20 by default.", "count", metavar="PERCENT",
-            example="10",
-        ),
+        _IDLE,
         _SET,
         _formats("text", "json", "csv", default="text"),
         Option(
@@ -231,9 +233,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         ),
         Option(
             "global_batch", ASKED,
-            "Sequences in an optimizer step; without it as many micro-batches as stages are assumed.", "count",
-            metavar="N", example="1024",
+            "Sequences in an optimizer step; without it as many micro-batches as keep to --max-idle are assumed.",
+            "count", metavar="N", example="1024",
         ),
+        _IDLE,
         _SET,
         _formats("table", "json", default="table"),
         *_less("json"),

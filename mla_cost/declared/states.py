@@ -14,6 +14,9 @@ MASTER: Final = "master weights"
 MOMENTS: Final = "moments"  # whatever tensors the optimizer keeps for itself
 OPTIMIZER: Final = frozenset({MASTER, MOMENTS})
 
+# `reduce`: each rank's part is reduced to that rank alone, one call after the other
+Collective = Literal["all_reduce", "reduce", "reduce_scatter", "all_gather"]
+
 
 class Send(NamedTuple):
     """One collective that keeps weights equal over the ranks that hold the same ones.
@@ -23,10 +26,11 @@ class Send(NamedTuple):
     whether the whole buffer travels, its padding with it; a reduce-scatter and an all-gather always send all of it.
     again: only where what forward gathered is given back, and gathered anew for backward. copies: over the replicas
     instead of the ranks that share one, each sending its part.
+    to_owners: the collective in its place where `multi_rank_bucket_allreduce` is off.
     """
 
     state: Literal["weights", "gradients"]
-    kind: Literal["all_reduce", "reduce_scatter", "all_gather"]
+    kind: Collective
     dtype: Literal["weights", "gradients"]
     calls: Literal["step", "micro-batch"] = "step"
     times: int = 1
@@ -66,6 +70,7 @@ class Gathering(NamedTuple):
     backward: tuple[Alive, ...]
     reduce: tuple[Alive, ...]
     scatter: tuple[Alive, ...]
+    to_owners: Collective | None = None
 
 
 class Case(NamedTuple):
@@ -115,6 +120,16 @@ class Sharding(NamedTuple):
         """The row that runs at these dtypes: this one, or what stands in its place."""
         asked = (weight_dtype, gradient_dtype)
         return next((case.sharding for case in self.cases if case[:2] == asked), self)
+
+    def reduced_to_owners(self) -> Sharding:
+        """The row with gradients reduced to the ranks that own them, where it has a way to."""
+        sends = tuple(send._replace(kind=send.to_owners or send.kind) for send in self.sends)
+        return self._replace(sends=sends)
+
+    @property
+    def has_owners(self) -> bool:
+        """Whether anything is reduced to owners if asked."""
+        return any(send.to_owners for send in self.sends)
 
     @property
     def every_micro_batch(self) -> bool:

@@ -111,6 +111,7 @@ class PlanSettings(BaseModel):
     replicas: Annotated[int, _limits("replicas")] = _default("replicas")
     reshard: table.Reshard = _default("reshard")
     prefetch: Annotated[int, _limits("prefetch")] = _default("prefetch")
+    multi_rank_bucket_allreduce: table.Switched = _default("multi_rank_bucket_allreduce")
     optimizer: OptimizerName = _default("optimizer")
     gradient_dtype: table.StateDtype = _default("gradient_dtype")
     moment_dtype: table.StateDtype = _default("moment_dtype")

@@ -23,7 +23,7 @@ from mla_cost.pricing.stage import ChunkCost, Segments, StageActivations, activa
 from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
 from mla_cost.pricing.units import unit_of
 from mla_cost.pricing.unpriced import refusal
-from mla_cost.pricing.usable import Reserved, staging
+from mla_cost.pricing.usable import Groups, Reserved, staging
 from mla_cost.pricing.worst_stage import in_flight_and_working, in_step, stage_peak, worse
 from mla_cost.results import (
     Breakdown,
@@ -80,12 +80,16 @@ def verdict(
     model: ModelConfig, device: DeviceConfig, settings: PlanSettings, point: Point, peak: int, allowed: int = 0
 ) -> Verdict:
     """What a device says to the allocated peak of the worst stage, of which `allowed` is budgeted. Bytes."""
-    experts, degrees = bool(model.num_routed_experts), parallel_of(settings)
-    groups = verdicts.Groups(degrees.communicators(experts=experts), degrees.further_communicators(experts=experts))
+    groups = groups_of(parallel_of(settings), experts=bool(model.num_routed_experts))
     reserved = reserved_beside(device, settings, point.values)
     return verdicts.model_verdict(
         model, device, settings, point, peak, groups=groups, allowed=allowed, reserved=reserved
     )
+
+
+def groups_of(degrees: Parallel, *, experts: bool) -> Groups:
+    """The communicators of a rank; degrees may be arrays."""
+    return Groups(degrees.communicators(experts=experts), degrees.further_communicators(experts=experts))
 
 
 def reserved_beside(device: DeviceConfig, settings: PlanSettings, at: Mapping[str, Any]) -> tuple[Reserved, ...]:
@@ -186,6 +190,7 @@ def state_settings(settings: PlanSettings) -> StateSettings:
         replicas=settings.replicas,
         given_back=settings.reshard == "on",
         ahead=settings.prefetch,
+        to_owners=settings.multi_rank_bucket_allreduce == "off",
     )
 
 

@@ -45,6 +45,7 @@ class StateSettings(NamedTuple):
     replicas: int = 1
     given_back: bool = True
     ahead: int = 0
+    to_owners: bool = False
 
     @property
     def gathering(self) -> Gathering | None:
@@ -55,7 +56,8 @@ class StateSettings(NamedTuple):
     @property
     def row(self) -> Sharding:
         """The row of the sharding that runs at these dtypes."""
-        return SHARDINGS[self.sharding].running(self.dtype, self.gradient_dtype)
+        row = SHARDINGS[self.sharding].running(self.dtype, self.gradient_dtype)
+        return row.reduced_to_owners() if self.to_owners else row
 
     @property
     def tensors(self) -> Optimizer:

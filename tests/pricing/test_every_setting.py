@@ -42,6 +42,7 @@ VALUES: dict[str, list[Any]] = {
     "schedule": ["gpipe"],
     "stage": [1],
     "sharding": ["ddp", "zero1", "zero2"],
+    "multi_rank_bucket_allreduce": ["off"],
     "optimizer": [name for name in OPTIMIZERS if name != defaults.OPTIMIZER],
     "gradient_dtype": ["bf16"],
     "moment_dtype": ["bf16"],

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
+from mla_cost.declared import defaults
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
@@ -30,6 +31,7 @@ class FitQuestion(NamedTuple):
     """One form of a model on one device; the settings name a kernel. shared: what several questions look up.
 
     global_batch: sequences of an optimizer step; None where nobody said, and a pipeline is then taken to be full.
+    max_idle: per cent of its schedule that a stage of the fewest devices may wait, as in a search.
     """
 
     model: ModelConfig
@@ -38,6 +40,7 @@ class FitQuestion(NamedTuple):
     settings: PlanSettings
     shared: dict[Hashable, Any]
     global_batch: int | None = None
+    max_idle: int = defaults.MAX_IDLE
 
 
 class Needs(Protocol):
@@ -188,7 +191,7 @@ class ModelNeeds:
         return (*own, degrees.dense_dp, degrees.expert_dp)
 
     def _segments(self, settings: PlanSettings) -> Segments:
-        model, device, form, _, shared, _ = self.question
+        model, device, form, _, shared = self.question[:5]
         key = ("segments", self._layers_key(settings))
         if key not in shared:
             weights = self._weights(WeightsAsked.of(form, settings))
