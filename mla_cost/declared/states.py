@@ -38,6 +38,7 @@ class Send(NamedTuple):
     padded: bool = False
     again: bool = False
     copies: bool = False
+    to_owners: Collective | None = None
 
 
 EARLIER: Final = -(2**20)  # further than any unit is
@@ -70,7 +71,6 @@ class Gathering(NamedTuple):
     backward: tuple[Alive, ...]
     reduce: tuple[Alive, ...]
     scatter: tuple[Alive, ...]
-    to_owners: Collective | None = None
 
 
 class Case(NamedTuple):
