@@ -212,7 +212,7 @@ def parts_of(flat: Flat, parallel: Parallel, settings: StateSettings) -> int:
 
 def padded_elements(flat: Flat, ranks: int, row: Sharding) -> int:
     """Elements of a buffer after padding so that `ranks` share equally."""
-    if row.by_weight:
+    if row.by_weight and flat.pieces:
         return sum(count * piece.padded(ranks) for piece, count in flat.pieces)
     return row.padded_elements(flat.elements, ranks)
 
