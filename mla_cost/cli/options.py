@@ -28,7 +28,7 @@ class Option(NamedTuple):
     name: str
     group: str
     help: str
-    kind: Literal["plan", "form", "text", "tokens", "count", "names", "switch", "either", "path"]
+    kind: Literal["plan", "form", "file", "text", "tokens", "count", "names", "switch", "either", "path"]
     flags: tuple[str, ...] = ()
     metavar: str = ""
     values: tuple[str, ...] = ()
@@ -68,6 +68,16 @@ _SET: Final = Option(
     "FIELD=VALUE",
     example="dims.heads=64",
 )
+_FROM: Final = Option(
+    "source",
+    ASKED,
+    "A launch script or a framework's config in place of a plan file; `import` lists what it reads.",
+    "path",
+    ("--from",),
+    "FILE",
+    example="train.sh",
+)
+_STRICT: Final = Option("strict", ASKED, "With --from: refuse what the file does not decide.", "switch")
 _IDLE: Final = Option(
     "max_idle", ASKED, f"The most that a stage may wait for others; {defaults.MAX_IDLE} by default.", "count",
     metavar="PERCENT", example="10",
@@ -82,6 +92,10 @@ def _limit(axis: str, words: str) -> Option:
 
 # two worked examples a command, for the end of its help: a command line, and what it answers
 EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "import": (
+        ("import train.sh", "a Megatron or MindSpeed script as a commented plan: what is taken, ignored and assumed"),
+        ("import train.sh --dp 64 -o plan.yaml", "the same on 64 data ranks, written to a file that `plan` takes"),
+    ),
     "plan": (
         ("plan moonlight-8-h100", "a ready plan: what every form needs of each stage, and whether it fits"),
         (
@@ -149,6 +163,8 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 OWN: Final[dict[str, tuple[Option, ...]]] = {
     "plan": (
         Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
         _SET,
         _formats("table", "json", "csv", "markdown", default="table"),
         Option(
@@ -172,6 +188,8 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
     ),
     "sweep": (
         Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
         Option(
             "over", ASKED,
             "A field to go over: seq_len=4k..128k*2 (a..b*FACTOR or a..b+STEP), sp=1,2,4, device='910b*', form=all, "
@@ -198,6 +216,8 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "file", ASKED, "A plan file or ready plan: what is fixed; its degrees give devices and global batch.",
             "plan",
         ),
+        _FROM,
+        _STRICT,
         Option(
             "devices", ASKED, "How many devices: 512, or several as 64..1024*2.", "text", metavar="N", example="512"
         ),
@@ -224,6 +244,8 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
     ),
     "fit": (
         Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
         Option(
             "max_seq_len", ASKED, "Where the search for the longest sequence ends; 16M by default.", "tokens",
             metavar="TOKENS", example="1M",
@@ -240,6 +262,15 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         _SET,
         _formats("table", "json", default="table"),
         *_less("json"),
+    ),
+    "import": (
+        Option("launch", ASKED, "A launch script, a framework's config, or a folder with a config.json.", "file"),
+        Option("dp", ASKED, "Data-parallel ranks, in place of what the file says.", "count", metavar="N", example="64"),
+        _STRICT._replace(help="Refuse what the file does not decide."),
+        _formats("yaml", "json", default="yaml"),
+        Option(
+            "save", OUTPUT, "Write the plan to a file.", "path", ("-o", "--output"), "FILE.yaml", example="plan.yaml"
+        ),
     ),
     "explain": (
         Option("form", ASKED, "explicit, absorbed or laga.", "form"),
@@ -275,7 +306,12 @@ def offered(command: str) -> Iterator[Setting]:
             yield row
 
 
+_WITHOUT_SETTINGS: Final = frozenset({"import"})
+
+
 def _applies(command: str, row: Setting) -> bool:
+    if command in _WITHOUT_SETTINGS:
+        return False
     if command == "explain":
         return row.formula in {"plan", "style"}
     return command != "search" or row.search in {"fixed", "degree", "choice"}
