@@ -24,3 +24,5 @@ NEXT_TO_FULLY_SHARDED: Final = "zero2"
 FLAVORS: Final = {"16B": "deepseek-v2-lite", "236B": "deepseek-v2", "671B": "deepseek-v3"}
 # torchtitan's words for schedules with one chunk a stage, and with several
 SCHEDULES: Final = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved"}
+# sections of Megatron-Bridge's ConfigContainer and of NeMo's YAML that hold Megatron's fields, the first one wins
+BRIDGE_SECTIONS: Final = ("model", "train", "ddp", "optimizer", "dataset", "dist", "data", "strategy", "tokenizer")

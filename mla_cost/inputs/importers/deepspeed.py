@@ -80,4 +80,4 @@ def _stage(keys: Keys, reading: Reading) -> None:
         )
 
 
-FORMAT: Final = Format("deepspeed", "a DeepSpeed JSON", _recognises, _read)
+FORMAT: Final = Format("deepspeed-json", "a DeepSpeed JSON", _recognises, _read)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from mla_cost.declared.foreign import BRIDGE_SECTIONS
 from mla_cost.inputs.importers.imported import Foreign, Format, Reading
 from mla_cost.inputs.importers.keys import name_model
 from mla_cost.inputs.importers.megatron_words import as_arguments, read_config
 
-_SECTIONS: Final = ("model", "train", "ddp", "optimizer", "dataset", "dist", "data", "strategy", "tokenizer")
 _MARKS: Final = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "seq_length", "encoder_seq_length")
 
 
@@ -21,7 +21,7 @@ def _recognises(foreign: Foreign) -> bool:
 def _read(foreign: Foreign, reading: Reading) -> None:
     data: Mapping[str, Any] = foreign.data or {}
     fields: dict[str, Any] = {}
-    for section in reversed(_SECTIONS):
+    for section in reversed(BRIDGE_SECTIONS):
         held = data.get(section)
         if isinstance(held, Mapping):
             fields |= {key: value for key, value in held.items() if not str(key).startswith("_")}
