@@ -17,6 +17,7 @@ from mla_cost.inputs import table
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.dims import SYMBOLS, base_values, facts_of
+from mla_cost.language.numbers import at_each, floor_divide, maximum
 from mla_cost.language.program import Kernel, Pair, Profile, Requirement, Scheme, sizes_asked
 from mla_cost.language.recompute import DISCARDING, POLICIES, TOGETHER
 from mla_cost.pricing.compile import Key, form_of
@@ -50,14 +51,16 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
     scheme = scheme_of(form, settings.scheme)
     kernel = named("kernel", settings.kernel, KERNELS)
     values = symbol_values(model, settings)
+    values |= inner_values(scheme, values, settings.sp_inside)
     _require(scheme, values, settings.tp)
     profile = _profile(model, form, scheme, kernel, settings, layer)
     if layer != "attention":
         values |= layer_values(model, settings)
     elif settings.idle_mlp:
         values["f"] = settings.idle_mlp
-    base = base_values(values, scheme.divides_heads)
-    facts = facts_of(base, scheme.divides_heads)
+    groups = scheme.groups(values.get("A", 1), values.get("C", 1))
+    base = base_values(values, *groups)
+    facts = facts_of(base, *groups)
     require_present(profile, facts.zeros)
     matters = not facts.exchanged or "value" not in scheme.moves
     key = Key(
@@ -121,7 +124,12 @@ def scheme_of(form: str, wanted: str | None) -> Scheme:
             f"{form} is {declared.form} with scheme {declared.scheme}; "
             f"for scheme {scheme.name} ask for form {declared.form}"
         )
-    missing = sorted(scheme.moves.keys() - form_of(form).points)
+    missing = sorted(scheme.moves.keys() - form_of(form).points - scheme.points)
+    if (scheme.attends or not scheme.pieces.keys() <= form_of(form).pieces.keys()) and form_of(form).shared_key:
+        raise Illegal(
+            f"scheme {scheme.name} moves keys and values of every head, and form {form} has one key for all; "
+            f"its scheme is {declared.scheme}"
+        )
     if missing:
         raise Illegal(
             f"scheme {scheme.name} moves {' and '.join(missing)}, which form {form} never makes; "
@@ -145,6 +153,22 @@ def symbol_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
         "r": dims.qk_rope_head_dim,
         "v": dims.v_head_dim,
     }
+
+
+def inner_ranks(wanted: int, heads: int, ranks: int) -> int:
+    """The ranks of an inner group: those asked for, or where nobody says the most that divide heads and all ranks."""
+    return wanted or gcd(heads, ranks)
+
+
+def inner_values(scheme: Scheme, values: Mapping[str, Any], wanted: Any) -> dict[str, Any]:
+    """A, the ranks of an inner group, and C, how many of those there are; nothing where a scheme has none.
+
+    values: of P and n. wanted: as the setting `sp_inside`. Numbers, or arrays of them.
+    """
+    if not scheme.inside:
+        return {}
+    inside = at_each(inner_ranks, wanted, values["n"], values["P"])
+    return {"A": inside, "C": maximum(floor_divide(values["P"], inside), 1)}
 
 
 def policy(wanted: str, profile: Profile) -> str:
@@ -274,12 +298,15 @@ def _profile(
         raise Illegal(
             f"profile {profile.name} does not run kernel {kernel.name}; use kernel {' or '.join(profile.kernels)}"
         )
-    if scheme.attends and scheme.name not in profile.schemes:
-        runs = [name for name, other in PROFILES.items() if scheme.name in other.schemes]
-        raise Illegal(f"scheme {scheme.name} is part of an attention call that only profile {' or '.join(runs)} has")
-    if profile.schemes and settings.sp > 1 and scheme.name not in profile.schemes:
-        known = " or ".join(profile.schemes)
+    if scheme.attends and profile.name not in scheme.profiles:
+        runs = " or ".join(scheme.profiles)
+        raise Illegal(f"scheme {scheme.name} is part of an attention call that only profile {runs} has")
+    if settings.sp > 1 and profile.name not in scheme.profiles:
+        known = " or ".join(each.name for each in SCHEMES.values() if profile.name in each.profiles)
         raise Illegal(f"profile {profile.name} is not priced with scheme {scheme.name}; use scheme {known}")
+    if scheme.attends and settings.sp > 1 and not kernel.fused:
+        fused = " or ".join(each.name for each in KERNELS.values() if each.fused and not each.pads(shared=False))
+        raise Illegal(f"scheme {scheme.name} attends piece by piece in a fused kernel; use kernel {fused}")
     return profile
 
 
@@ -339,7 +366,8 @@ def _way_out(scheme: Scheme, broken: Requirement, fields: Mapping[str, int]) -> 
     if broken.what != "seq_len":
         return told
     parts = broken.parts(fields[broken.by])
-    return f"{told}, the nearest seq_len above is {-(-fields['seq_len'] // parts) * parts}"
+    above = f"the nearest seq_len above is {-(-fields['seq_len'] // parts) * parts}"
+    return above if broken.by not in table.TABLE else f"{told}, {above}"
 
 
 def _padding(kernel: Kernel, shared: bool, wanted: str | None, values: Mapping[str, int]) -> str:
