@@ -18,6 +18,7 @@ COMMANDS = {
     "sweep": "Price every form at every setting of a grid.",
     "search": "Price every legal plan for a number of devices and rank those that fit.",
     "fit": "Find the longest sequence that fits, the least sp and the fewest devices.",
+    "compare": "Compare forms and schemes at one setting: kept, sent, and who beats whom.",
     "cache": "Tell how many bytes decoding keeps of a token, a sequence and a batch.",
     "decode": "Estimate what a decoding step reads and the least time it takes.",
     "explain": "Show the symbolic formula of a form, term by term.",

@@ -95,6 +95,12 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             example="verdicts.svg",
         ),
     ),
+    "compare": (
+        Option("file", ASKED, _PLAN, "plan"),
+        _SET,
+        _formats("table", "json", default="table"),
+        Option("refused", OUTPUT, "Also the combinations that have no program, and why.", "switch"),
+    ),
     "search": (
         Option(
             "file", ASKED, "A plan file or ready plan: what is fixed; its degrees give devices and global batch.",

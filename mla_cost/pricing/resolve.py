@@ -41,8 +41,12 @@ class Point(NamedTuple):
     v_layout_matters: bool
 
 
-def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = "attention") -> Point:
+def resolve(
+    model: ModelConfig, form: str, settings: PlanSettings, layer: str = "attention", *, whoever: bool = False
+) -> Point:
     """The program and the symbol values of one form at these settings.
+
+    whoever: let a scheme run in a block of another implementation than its own.
 
     Raises:
         InputError: a name that does not exist. Illegal: names that exist but make no program together.
@@ -53,7 +57,8 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
     values = symbol_values(model, settings)
     values |= inner_values(scheme, values, settings.sp_inside)
     _require(scheme, values, settings.tp)
-    profile = _profile(model, form, scheme, kernel, settings, layer)
+    profile = _profile(model, form, kernel, settings, layer)
+    _require_scheme(scheme, kernel, profile, settings.sp, whoever)
     if layer != "attention":
         values |= layer_values(model, settings)
     elif settings.idle_mlp:
@@ -281,10 +286,8 @@ def token_values(model: ModelConfig, ep: int, imbalance: int | str, tokens: int)
     return {"D": arrived, "a": -(-arrived // ep)}
 
 
-def _profile(
-    model: ModelConfig, form: str, scheme: Scheme, kernel: Kernel, settings: PlanSettings, layer: str
-) -> Profile:
-    """The profile asked for, where it runs this form, scheme, kernel and layer.
+def _profile(model: ModelConfig, form: str, kernel: Kernel, settings: PlanSettings, layer: str) -> Profile:
+    """The profile asked for, where it runs this form, kernel and layer.
 
     Raises:
         InputError: an unknown name. Illegal: what it does not run, with what it does.
@@ -298,16 +301,26 @@ def _profile(
         raise Illegal(
             f"profile {profile.name} does not run kernel {kernel.name}; use kernel {' or '.join(profile.kernels)}"
         )
-    if scheme.attends and profile.name not in scheme.profiles:
+    return profile
+
+
+def _require_scheme(scheme: Scheme, kernel: Kernel, profile: Profile, ranks: int, whoever: bool) -> None:
+    """Refuse a scheme that a profile or a kernel does not run.
+
+    Raises:
+        Illegal: with what does.
+
+    """
+    own = profile.name in scheme.profiles or whoever
+    if scheme.attends and not own:
         runs = " or ".join(scheme.profiles)
         raise Illegal(f"scheme {scheme.name} is part of an attention call that only profile {runs} has")
-    if settings.sp > 1 and profile.name not in scheme.profiles:
+    if ranks > 1 and not own:
         known = " or ".join(each.name for each in SCHEMES.values() if profile.name in each.profiles)
         raise Illegal(f"profile {profile.name} is not priced with scheme {scheme.name}; use scheme {known}")
-    if scheme.attends and settings.sp > 1 and not kernel.fused:
+    if scheme.attends and ranks > 1 and not kernel.fused:
         fused = " or ".join(each.name for each in KERNELS.values() if each.fused and not each.pads(shared=False))
         raise Illegal(f"scheme {scheme.name} attends piece by piece in a fused kernel; use kernel {fused}")
-    return profile
 
 
 def refuse_form(model: ModelConfig, form: str, profile: Profile) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from mla_cost.declared.decoding import LAUNCHES, OVERHEAD_SOURCE, OVERHEAD_US, SCANS, Scan
 from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
-from mla_cost.inputs.config import ModelConfig
+from mla_cost.inputs.config import Fact, ModelConfig
 from mla_cost.pricing import kv_cache
 from mla_cost.pricing.compile import form_of
 from mla_cost.studies.cache import WEIGHT_BYTES, chosen, counted
@@ -79,7 +79,7 @@ def decode(
     held = -(-_met(own, size) * WEIGHT_BYTES[weights] // ranks)
     waits = OVERHEAD_US if overhead_us is None else Fraction(overhead_us)
     overhead = waits * LAUNCHES[launch].share * (own.num_layers or 1)
-    rate, peak = Fraction(on.memory_bandwidth_gb_s.value) * 1000, Fraction(on.peak_bf16_dense_tflops.value) * 10**6
+    rate, peak = _exact(on.memory_bandwidth_gb_s) * 1000, _exact(on.peak_bf16_dense_tflops) * 10**6
     found = []
     for form in kv_cache.forms():
         cached = _cached(own, form, dtype, length, ranks, SCANS.get(scan)) * size
@@ -92,6 +92,10 @@ def decode(
                  floor + overhead, basis)
         )  # fmt: skip
     return found
+
+
+def _exact(fact: Fact) -> Fraction:
+    return Fraction(str(fact.value))
 
 
 def _cached(model: ModelConfig, form: str, dtype: str, context: int, ranks: int, scan: Scan | None) -> Fraction:
