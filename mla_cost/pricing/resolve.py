@@ -59,6 +59,8 @@ def resolve(
     _require(scheme, values, settings.tp)
     profile = _profile(model, form, kernel, settings, layer)
     _require_scheme(scheme, kernel, profile, settings.sp, whoever)
+    if scheme.attends and form_of(form).shared_key:
+        raise Illegal(_one_key(scheme, form))
     if layer != "attention":
         values |= layer_values(model, settings)
     elif settings.idle_mlp:
@@ -130,17 +132,22 @@ def scheme_of(form: str, wanted: str | None) -> Scheme:
             f"for scheme {scheme.name} ask for form {declared.form}"
         )
     missing = sorted(scheme.moves.keys() - form_of(form).points - scheme.points)
-    if (scheme.attends or not scheme.pieces.keys() <= form_of(form).pieces.keys()) and form_of(form).shared_key:
-        raise Illegal(
-            f"scheme {scheme.name} moves keys and values of every head, and form {form} has one key for all; "
-            f"its scheme is {declared.scheme}"
-        )
+    if not scheme.pieces.keys() <= form_of(form).pieces.keys():
+        raise Illegal(_one_key(scheme, form))
     if missing:
         raise Illegal(
             f"scheme {scheme.name} moves {' and '.join(missing)}, which form {form} never makes; "
             f"its scheme is {declared.scheme}"
         )
     return scheme
+
+
+def _one_key(scheme: Scheme, form: str) -> str:
+    """What to say of a scheme for keys of every head, and the way out."""
+    return (
+        f"scheme {scheme.name} moves keys and values of every head, and form {form} has one key for all; "
+        f"its scheme is {FORMS[form].scheme}"
+    )
 
 
 def symbol_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:

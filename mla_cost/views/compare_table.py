@@ -11,7 +11,6 @@ from mla_cost.views import terminal
 from mla_cost.views.grid import Grid
 from mla_cost.views.units import sent
 
-
 _COLUMNS: Final = 100  # of a pipe
 
 

@@ -21,9 +21,9 @@ from mla_cost.language.rules.exchange import INSIDE, OUTSIDE, SEQUENCE, Mesh, re
 Dims = tuple[str, ...]
 # word: what it may say
 WORDS: dict[str, tuple[str, ...]] = {
-    "move": ("ring", "windows", "gather", "heads"),
+    "move": ("hops", "windows", "gather", "heads"),
     "saved": ("own", "last", "every", "every-key"),
-    "back": ("ring", "home", "scatter"),
+    "back": ("along", "home", "scatter"),
     "gradients": ("fp32", "as-keys"),
     "alive": ("two", "three", "all", "one-head"),
 }
@@ -32,9 +32,9 @@ WORDS: dict[str, tuple[str, ...]] = {
 class Words(NamedTuple):
     """How keys and values come round.
 
-    move: from rank to rank (`ring`), by windows that turn inside while their chunks go on to the next (`windows`), all
+    move: from rank to rank (`hops`), by windows that turn inside while their chunks go on to the next (`windows`), all
     at once (`gather`), or a head at a time (`heads`). saved: the rank's `own`, those that came `last`, those of `every`
-    other rank, or of every other rank the keys (`every-key`). back: gradients go with the keys (`ring`), one hop
+    other rank, or of every other rank the keys (`every-key`). back: gradients go along with the keys (`along`), one hop
     further until they are `home`, or by reduce-scatter (`scatter`), in dtype `gradients`. alive: what forward holds of
     other ranks at once.
     """
