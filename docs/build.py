@@ -114,7 +114,7 @@ def reserves() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "first-output": partial(opening, MODEL_PLAN, "Worst moment"),
+    "first-output": partial(opening, MODEL_PLAN, "Peak event"),
     "model-output": partial(output, MODEL_PLAN),
     "block-output": partial(output, BLOCK_PLAN),
     "symbols": symbols,

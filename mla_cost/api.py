@@ -15,8 +15,7 @@ from mla_cost.inputs import catalog, given
 from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
 from mla_cost.inputs.settings import PlanSettings, is_stated
 from mla_cost.inputs.table import SUBJECTS, TABLE
-from mla_cost.pricing import automatic, rows
-from mla_cost.pricing import verdict as fit
+from mla_cost.pricing import automatic, rows, verdicts
 from mla_cost.pricing.compile import EXPERTS, Key
 from mla_cost.pricing.resolve import Illegal, named, policy, usual_sp
 from mla_cost.pricing.scopes import require_scope
@@ -101,7 +100,7 @@ def levers(
 ) -> Answer:
     """The answer of `plan` with every verdict's `levers` and `remedy`: what one change does, and the least that fits.
 
-    refused: changes that make no program or that no kernel trains are told too, with the reason. Raises
+    refused: changes that make no program or that no kernel trains are reported too, with the reason. Raises
     `mla_cost.InputError` for bad input, and without a device.
 
     >>> import mla_cost
@@ -156,8 +155,8 @@ def answer(settings: PlanSettings) -> Answer:
         named("form", form, FORMS)
     each: Sequence[DeviceConfig | None] = devices or [None]
     results = [row for device in each for row in _rows(model, device, settings)]
-    told = {"sp_default": _sp_default(asked, model, settings.sp)}
-    return Answer(_inputs(settings, model, devices) | told, tuple(results))
+    reported = {"sp_default": _sp_default(asked, model, settings.sp)}
+    return Answer(_inputs(settings, model, devices) | reported, tuple(results))
 
 
 def with_levers(settings: PlanSettings, *, refused: bool = False) -> Answer:
@@ -265,7 +264,7 @@ def _inputs(settings: PlanSettings, model: ModelConfig, devices: Sequence[Device
     inputs["changed"] = _changed(settings)
     inputs["assumed"] = assumed(settings, model)
     inputs["devices"] = {
-        device.name: {"title": device.title, "softmax_workspace": fit.softmax_workspace_words(device)}
+        device.name: {"title": device.title, "softmax_workspace": verdicts.softmax_workspace_words(device)}
         for device in devices
     }
     return inputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mla_cost.checks.reference import Spec, run_fake
 from mla_cost.checks.reference.measure import Recording
 from mla_cost.declared.schemes import SCHEMES
-from mla_cost.language.dims import base_values, facts_of
+from mla_cost.language.dims import base_values, predicates_of
 from mla_cost.language.machine import Timeline
 from mla_cost.pricing.compile import Key, timeline
 
@@ -35,7 +35,7 @@ def program(spec: Spec) -> tuple[Timeline, dict[str, int]]:
     }
     divided = SCHEMES[scheme].divides_heads
     base = base_values(values, divided)
-    key = Key(form, scheme, spec.kernel, facts_of(base, divided), spec.dtype, layer=spec.layer, remat=spec.remat)
+    key = Key(form, scheme, spec.kernel, predicates_of(base, divided), spec.dtype, layer=spec.layer, remat=spec.remat)
     if spec.sharded_down and spec.tp > 1:
         key = key._replace(down_projections="sharded")
     return timeline(key._replace(cross_entropy=spec.loss)), base

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from mla_cost.batch.matrices import Floats
-from mla_cost.batch.programs import Kinds, Peak, Program, Programs, compiled_account, held, program, sums
+from mla_cost.batch.programs import Kinds, ProgramRows, Programs, TapePeak, compiled_account, held, program, sums
 from mla_cost.language import evaluate
 from mla_cost.language.evaluate import Account
 from mla_cost.language.machine import PROGRAMS
@@ -21,7 +21,7 @@ FIGURES: Final = (
 )
 
 
-class Asked(NamedTuple):
+class BlockAsked(NamedTuple):
     """What blocks are compiled for. kinds: the kernel workspace that counts, for each family. stacked: two or more."""
 
     key: Key
@@ -42,7 +42,7 @@ class Block(NamedTuple):
 
 
 @lru_cache(maxsize=PROGRAMS)
-def compiled(asked: Asked) -> Program:
+def compiled(asked: BlockAsked) -> ProgramRows:
     """The rows of a block: FIGURES, in a stack what a block adds to the pile and gradients; then the peaks.
 
     Raises:
@@ -55,11 +55,13 @@ def compiled(asked: Asked) -> Program:
     figures = [evaluate.saved(run), *sent, evaluate.parameters(run)]
     seen, allocated = held(account.seen, account), held(account.allocated, account)
     if not asked.stacked:
-        return program(asked, account, figures, [Peak(seen), *(Peak(allocated, kinds) for kinds in asked.kinds)])
+        return program(
+            asked, account, figures, [TapePeak(seen), *(TapePeak(allocated, kinds) for kinds in asked.kinds)]
+        )
     figures += [_kept(account), evaluate.gradients(run)]
-    peaks = [Peak(seen, apart=True), Peak(account.seen)]
+    peaks = [TapePeak(seen, apart=True), TapePeak(account.seen)]
     for kinds in asked.kinds:
-        peaks += [Peak(allocated, kinds, apart=True), Peak(account.allocated, kinds)]
+        peaks += [TapePeak(allocated, kinds, apart=True), TapePeak(account.allocated, kinds)]
     return program(asked, account, figures, peaks)
 
 
@@ -70,7 +72,9 @@ def _kept(account: Account) -> Polynomial:
     return after - account.timeline.allocations[0].size
 
 
-def block(asked: Asked, programs: Programs, always: Mapping[str, float], values: dict[str, Any], size: int) -> Block:
+def block(
+    asked: BlockAsked, programs: Programs, always: Mapping[str, float], values: dict[str, Any], size: int
+) -> Block:
     """Blocks at points whose symbols have these values, `layers` among them; `always` are those of every point."""
     found, most = programs.at(compiled(asked), always, values, size)
     figures, peaks = list(found), most

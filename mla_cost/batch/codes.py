@@ -10,7 +10,7 @@ from mla_cost.pricing.automatic import AUTO
 
 STATUSES: Final = (*usable.STATUSES, "illegal", "none")
 FITS, TIGHT, OOM, UNSUPPORTED, ILLEGAL, NONE = range(len(STATUSES))
-# why a row is refused; the whole sentence is told on request
+# why a row is refused; the whole sentence is reported on request
 REASONS: Final = ("", "no program", "does not divide", "too large", "not trained here")
 NO_PROGRAM, REQUIREMENT, TOO_LARGE, UNTRAINED = range(1, len(REASONS))
 KERNEL_NAMES: Final = (*KERNELS, AUTO)  # auto: where it was refused before one was chosen

@@ -16,7 +16,7 @@ from mla_cost.results import columns
 AXES: Final = tuple(columns.AXES.values())
 FIGURES: Final = columns.figures("model")
 SAMPLE: Final = 8
-Told = Callable[[int, int], str]  # from a point and its code to a sentence
+Reported = Callable[[int, int], str]  # from a point and its code to a sentence
 Expected = Callable[[int], Mapping[str, Any]]  # from a point to its row by `plan`
 
 
@@ -29,7 +29,7 @@ class Composed:
     MISSING where not asked for.
     """
 
-    def __init__(self, size: int, kernels: tuple[str, ...], told: Told, expected: Expected) -> None:
+    def __init__(self, size: int, kernels: tuple[str, ...], reported: Reported, expected: Expected) -> None:
         self.columns: dict[str, NDArray[Any]] = {
             figure.name: np.full(size, MISSING, figure.dtype) for figure in FIGURES
         }
@@ -39,7 +39,7 @@ class Composed:
         self.reason: NDArray[np.int8] = np.zeros(size, np.int8)
         self.kernel: NDArray[np.int16] = np.zeros(size, np.int16)
         self.kernels = kernels
-        self._told = told
+        self._reported = reported
         self._expected = expected
 
     def __getitem__(self, name: str) -> NDArray[Any]:
@@ -51,7 +51,7 @@ class Composed:
 
     def reason_of(self, index: int) -> str:
         """Why a point is refused, as `plan` says it; empty where it is not."""
-        return self._told(index, int(self.reason[index])) if self.reason[index] else ""
+        return self._reported(index, int(self.reason[index])) if self.reason[index] else ""
 
     def row(self, index: int) -> dict[str, Any]:
         """Every number of a point by its column."""
@@ -78,8 +78,8 @@ def require_equal(index: int, found: Mapping[str, Any], wanted: Mapping[str, Any
 
     """
     if any(not _equal(found[name], value) for name, value in wanted.items()):
-        told = {name: (found[name], value) for name, value in wanted.items() if not _equal(found[name], value)}
-        raise ArithmeticError(f"point {index}: (here, plan) are {told}")
+        reported = {name: (found[name], value) for name, value in wanted.items() if not _equal(found[name], value)}
+        raise ArithmeticError(f"point {index}: (here, plan) are {reported}")
 
 
 def _equal(found: Any, wanted: Any) -> bool:

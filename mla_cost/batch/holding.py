@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from mla_cost.batch.matrices import Floats, Ints
-from mla_cost.batch.pipelines import Stage
+from mla_cost.batch.pipelines import StageRows
 from mla_cost.batch.points import NOT_OF_STATES, Points, distinct
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.placement import Chunk
-from mla_cost.pricing.stage_weights import Asked, RankWeights
+from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
 from mla_cost.pricing.step_traffic import Totals, all_calls
 from mla_cost.pricing.whole_model import parallel_of, state_settings
 from mla_cost.weights.held import Holder, RankParameters, total
@@ -28,7 +28,7 @@ STEP: Final = "step_bytes"  # made by the optimizer step beside them, and gone w
 class Ranks(NamedTuple):
     """What decides a holder's states: which weights there are, the ranks that share them, and the settings."""
 
-    weights: Asked
+    weights: WeightsAsked
     parallel: Parallel
     keeping: StateSettings
 
@@ -64,7 +64,7 @@ def groups(points: Points, form: str) -> Group:
 
 def _ranks(points: Points, form: str, settings: PlanSettings, at: int) -> Ranks:
     whole = points.with_numbers(settings, at)
-    return Ranks(Asked.of(form, whole), parallel_of(whole), state_settings(whole))
+    return Ranks(WeightsAsked.of(form, whole), parallel_of(whole), state_settings(whole))
 
 
 class Holding:
@@ -72,29 +72,29 @@ class Holding:
 
     def __init__(self, model: ModelConfig) -> None:
         self.model = model
-        self._weights: dict[Asked, RankWeights] = {}
+        self._weights: dict[WeightsAsked, RankWeights] = {}
         self._parts: dict[object, RankParameters] = {}
         self._states: dict[object, tuple[float, ...]] = {}
         self._holds: dict[object, RankParameters] = {}
         self._sent: dict[object, Totals] = {}
 
-    def dense(self, stage: Stage, ranks: Sequence[Ranks]) -> Floats:
+    def dense(self, stage: StageRows, ranks: Sequence[Ranks]) -> Floats:
         """The states of dense weights and buffers: a row of STATES and STEP for each ranks. Bytes."""
         return np.array([self._bytes(self._held(stage, each, "dense"), each, "dense") for each in ranks])
 
-    def expert(self, stage: Stage, ranks: Sequence[Ranks]) -> Floats:
+    def expert(self, stage: StageRows, ranks: Sequence[Ranks]) -> Floats:
         """The states of experts. Bytes."""
         return np.array([self._bytes(self._held(stage, each, "expert"), each, "expert") for each in ranks])
 
-    def dense_sent(self, stage: Stage, ranks: Ranks) -> Totals:
+    def dense_sent(self, stage: StageRows, ranks: Ranks) -> Totals:
         """What is sent for dense weights in the optimizer step."""
         return self._collectives(self._held(stage, ranks, "dense"), ranks, "dense")
 
-    def expert_sent(self, stage: Stage, ranks: Ranks) -> Totals:
+    def expert_sent(self, stage: StageRows, ranks: Ranks) -> Totals:
         """What is sent for experts."""
         return self._collectives(self._held(stage, ranks, "expert"), ranks, "expert")
 
-    def _held(self, stage: Stage, ranks: Ranks, holder: Holder) -> RankParameters:
+    def _held(self, stage: StageRows, ranks: Ranks, holder: Holder) -> RankParameters:
         """What a stage holds, looked up by its layers and what divides them."""
         key = (holder, stage.kinds, stage.ends, ranks.weights, ranks.parallel.pp > 1)
         if key not in self._holds:
@@ -128,7 +128,7 @@ class Holding:
         return self._sent[key]
 
 
-def _parts(stage: Stage) -> list[tuple[tuple[Chunk, ...], int]]:
+def _parts(stage: StageRows) -> list[tuple[tuple[Chunk, ...], int]]:
     """Chunks that add up to a stage's weights: one layer of each kind, and all that is no layer."""
     layers = [((Chunk(False, index, 1, 0, False),), count) for index, count in stage.kinds]
     return [*layers, (stage.ends, 1)]

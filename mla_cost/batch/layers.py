@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mla_cost.batch.matrices import Floats
-from mla_cost.batch.programs import Peak, Program, Programs, compiled_account, held, program
+from mla_cost.batch.programs import ProgramRows, Programs, TapePeak, compiled_account, held, program
 from mla_cost.declared.layers import LAYERS
 from mla_cost.language import evaluate
-from mla_cost.language.evaluate import FENCE
+from mla_cost.language.evaluate import EXACT_LIMIT
 from mla_cost.language.machine import DTYPE_BYTES, PROGRAMS, Timeline
 from mla_cost.language.polynomial import ZERO, Polynomial, total
 from mla_cost.pricing.compile import Key
@@ -23,7 +23,7 @@ from mla_cost.pricing.step_traffic import PHASES
 Sent = tuple[str, str]  # an axis and a phase: one of PHASES
 
 
-class Asked(NamedTuple):
+class LayerAsked(NamedTuple):
     """What a layer is compiled for. kinds: the kernel workspace that counts."""
 
     key: Key
@@ -38,16 +38,16 @@ class Compiled(NamedTuple):
     flops, and what collectives send. Then the largest size, and the most of forward and of backward.
     """
 
-    program: Program
+    program: ProgramRows
     sent: tuple[Sent, ...]
     persistent: tuple[Buffer, ...]
 
 
-class Layer(NamedTuple):
+class LayerArrays(NamedTuple):
     """A layer at many points, in double precision.
 
     figures: those of `pipelines.FIGURES`, a row each. flops: model, executed. sent: payload and wire.
-    exact: every size is below the fence.
+    exact: every size is below the exact-integer limit.
     """
 
     figures: Floats
@@ -58,7 +58,7 @@ class Layer(NamedTuple):
 
 
 @lru_cache(maxsize=PROGRAMS)
-def compiled(asked: Asked) -> Compiled:
+def compiled(asked: LayerAsked) -> Compiled:
     """The rows of a layer.
 
     Raises:
@@ -78,7 +78,7 @@ def compiled(asked: Asked) -> Compiled:
     tape = account.accumulated
     if key.input_held and LAYERS[key.layer].takes_input:
         tape = held(tape, account)
-    rows = program(asked, account, figures, [Peak(tape, asked.kinds, apart=True)], sizes=True)
+    rows = program(asked, account, figures, [TapePeak(tape, asked.kinds, apart=True)], sizes=True)
     return Compiled(rows, tuple(sent), _persistent(key, run))
 
 
@@ -94,31 +94,31 @@ def _sent(run: Timeline) -> dict[Sent, tuple[Polynomial, Polynomial]]:
 
 def _hidden(key: Key) -> Polynomial:
     """As `Segment.hidden_bytes`."""
-    return key.facts.elements((key.facts.rows, "b", "h")) * DTYPE_BYTES[key.dtype]
+    return key.predicates.elements((key.predicates.rows, "b", "h")) * DTYPE_BYTES[key.dtype]
 
 
 def _persistent(key: Key, run: Timeline) -> tuple[Buffer, ...]:
-    size = key.facts.elements
+    size = key.predicates.elements
     return tuple(
-        Buffer(item.name, size(item.outer), size(item.inner), DTYPE_BYTES[item.dtype]) for item in run.standing
+        Buffer(item.name, size(item.outer), size(item.inner), DTYPE_BYTES[item.dtype]) for item in run.persistent
     )
 
 
 def layer(
     compiled: Compiled, programs: Programs, always: Mapping[str, float], values: Mapping[str, Any], size: int
-) -> Layer:
+) -> LayerArrays:
     """One layer at points whose symbols have these values; `always` are those of every point of the model."""
     every = {**always, **values}
     figures, (largest, forward, backward) = programs.at(compiled.program, always, every, size)
     kept, hidden, gradients, model, executed, *sent = figures
-    return Layer(
+    return LayerArrays(
         figures=np.stack([kept, forward, backward, hidden, gradients]),
         flops=np.stack([model, executed]),
         sent={
             name: (payload.copy(), wire.copy())
             for name, payload, wire in zip(compiled.sent, sent[::2], sent[1::2], strict=True)
         },
-        exact=(largest < FENCE) & (forward < FENCE) & (backward < FENCE),
+        exact=(largest < EXACT_LIMIT) & (forward < EXACT_LIMIT) & (backward < EXACT_LIMIT),
         persistent=tuple(_at(item, every, size) for item in compiled.persistent),
     )
 

@@ -2,7 +2,7 @@
 
 All coefficients and all values are whole and not negative. So a sum of products in double precision is exact as long
 as it is below 2^53, in whatever order it is summed: every partial sum is smaller still. And it is never below 2^53
-where the true sum is not: rounding is monotonic, and 2^53 is a double. One comparison is the whole fence.
+where the true sum is not: rounding is monotonic, and 2^53 is a double. One comparison is the whole check.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def monomials_of(polynomials: Iterable[Polynomial]) -> tuple[Monomial, ...]:
     """Every monomial of them, in order.
 
     Raises:
-        ArithmeticError: a negative coefficient, with which double precision would not be exact below the fence.
+        ArithmeticError: a negative coefficient, with which doubles would not be exact below the exact-integer limit.
 
     """
     found: set[Monomial] = set()

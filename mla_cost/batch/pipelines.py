@@ -24,32 +24,32 @@ from mla_cost.pricing.step_traffic import passes
 FIGURES: Final = ("kept", "forward", "backward", "hidden", "gradients")
 
 
-class Stage(NamedTuple):
+class StageRows(NamedTuple):
     """One stage that can be the worst of its pipeline.
 
-    needs, kept: rows over what the pipeline reads of FIGURES of its places; a moment takes needs, of which `kept`
-    belongs to the micro-batches in flight but one. counts: layers at each place in one micro-batch. kinds: index of a
-    layer of each kind, and how many of them. ends: what it holds beside transformer layers, as chunks without any.
-    passes: chunks whose output, and whose input's gradient, go on.
+    needs, saved_in_flight: rows over what the pipeline reads of FIGURES of its places; a moment takes needs, of which
+    `saved_in_flight` belongs to the micro-batches in flight but one. counts: layers at each place in one micro-batch.
+    kinds: index of a layer of each kind, and how many of them. ends: what it holds beside transformer layers, as chunks
+    without any. passes: chunks whose output, and whose input's gradient, go on.
     """
 
     stage: int
     needs: Floats
-    kept: Floats
+    saved_in_flight: Floats
     counts: tuple[int, ...]
     kinds: tuple[tuple[int, int], ...]
     ends: tuple[Chunk, ...]
     passes: tuple[int, int]
 
 
-class Pipeline(NamedTuple):
+class PipelineRows(NamedTuple):
     """The stages that can be the worst, in order, over the same places of layers.
 
     read: the figure and the place of each column of the stages' rows; what no row has is left out.
     """
 
     places: tuple[Place, ...]
-    stages: tuple[Stage, ...]
+    stages: tuple[StageRows, ...]
     read: tuple[Ints, Ints]
 
 
@@ -84,7 +84,7 @@ class Names:
         return stages_of(parallel, self.model.num_layers or 0, self.model.num_mtp_layers or 0)
 
 
-def pipeline(names: Names, parallel: Parallel, asked: int | None = None) -> Pipeline:
+def pipeline(names: Names, parallel: Parallel, asked: int | None = None) -> PipelineRows:
     """The pipeline of degrees that are legal; asked: the one stage that matters.
 
     A stage is dropped where an earlier one of equal layers needs as much at every moment: of equal ones the first is
@@ -92,7 +92,7 @@ def pipeline(names: Names, parallel: Parallel, asked: int | None = None) -> Pipe
     """
     laid_out = names.stages(parallel)
     places = tuple(dict.fromkeys(place for chunks in laid_out for chunk in chunks for place in names.of(chunk)))
-    kept: list[tuple[Hashable, Stage]] = []
+    kept: list[tuple[Hashable, StageRows]] = []
     for at, chunks in enumerate(laid_out):
         if asked not in {None, at}:
             continue
@@ -101,8 +101,10 @@ def pipeline(names: Names, parallel: Parallel, asked: int | None = None) -> Pipe
         if not any(same == alike and _covers(other.needs, found.needs) for same, other in kept):
             kept.append((alike, found))
     read = np.flatnonzero(np.any([stage.needs.any(axis=0) for _, stage in kept], axis=0))
-    stages = tuple(stage._replace(needs=stage.needs[:, read], kept=stage.kept[:, read]) for _, stage in kept)
-    return Pipeline(places, stages, (read // len(places), read % len(places)))
+    stages = tuple(
+        stage._replace(needs=stage.needs[:, read], saved_in_flight=stage.saved_in_flight[:, read]) for _, stage in kept
+    )
+    return PipelineRows(places, stages, (read // len(places), read % len(places)))
 
 
 def _covers(larger: Floats, smaller: Floats) -> bool:
@@ -111,14 +113,14 @@ def _covers(larger: Floats, smaller: Floats) -> bool:
     return bool(reached.any(axis=1).all())
 
 
-def _stage(names: Names, places: Sequence[Place], parallel: Parallel, at: int, chunks: Sequence[Chunk]) -> Stage:
-    needs, kept = _moments(names, places, parallel, at, chunks)
+def _stage(names: Names, places: Sequence[Place], parallel: Parallel, at: int, chunks: Sequence[Chunk]) -> StageRows:
+    needs, kept = _peak_events(names, places, parallel, at, chunks)
     won = winners(needs)
     counts = Counter(place for chunk in chunks for place in names.of(chunk))
-    return Stage(
+    return StageRows(
         stage=at,
         needs=needs[won],
-        kept=kept[won],
+        saved_in_flight=kept[won],
         counts=tuple(counts[place] for place in places),
         kinds=names.kinds(chunks),
         ends=tuple(chunk._replace(first=0, num_layers=0) for chunk in chunks),
@@ -131,7 +133,7 @@ class _Unit:
 
     def __init__(self, count: int, place: int) -> None:
         units: Any = np.eye(len(FIGURES) * count)[place::count]
-        self.kept, forward, backward, self.hidden_bytes, self._gradients = units
+        self.saved_bytes, forward, backward, self.hidden_bytes, self._gradients = units
         self.forward, self.backward = _Bytes(forward), _Bytes(backward)
         self.at = self
 
@@ -144,7 +146,7 @@ class _Bytes(NamedTuple):
     bytes: Any
 
 
-def _moments(
+def _peak_events(
     names: Names, places: Sequence[Place], parallel: Parallel, at: int, chunks: Sequence[Chunk]
 ) -> tuple[Floats, Floats]:
     """Every pass of the schedule at every layer of the chunk at work: what it needs, and what others keep of it."""
@@ -157,5 +159,5 @@ def _moments(
         for part in parts:
             moment = during(run, [ChunkCost((), nothing + whole, part, part) for whole, _, _ in each])
             needs.append(nothing + moment.bytes)
-            kept.append(nothing + moment.kept)
+            kept.append(nothing + moment.saved_in_flight)
     return np.array(needs), np.array(kept)

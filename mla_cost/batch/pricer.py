@@ -21,7 +21,7 @@ from mla_cost.declared import defaults
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.language.evaluate import FENCE
+from mla_cost.language.evaluate import EXACT_LIMIT
 from mla_cost.pricing import automatic
 from mla_cost.pricing.resolve import Illegal, named
 from mla_cost.pricing.step_traffic import Most, Totals
@@ -52,8 +52,8 @@ def price(
 
     """
     points = Points(settings, columns)
-    pricer = Pricer(model, device, form, over_stages=over_stages)
-    found = Composed(points.size, KERNEL_NAMES, pricer.told(points), pricer.expected(points))
+    pricer = PointPricer(model, device, form, over_stages=over_stages)
+    found = Composed(points.size, KERNEL_NAMES, pricer.reported(points), pricer.expected(points))
     for start in range(0, points.size, TILE):
         pricer.fill(points.part(slice(start, start + TILE)), start, found)
     return found
@@ -64,7 +64,7 @@ def _shared(facts: str) -> Shared:
     return Shared(ModelConfig.model_validate_json(facts))
 
 
-class Pricer:
+class PointPricer:
     """Prices points of one form of a model on one device."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Pricer:
 
     # ---- refusals and the check
 
-    def told(self, points: Points) -> Any:
+    def reported(self, points: Points) -> Any:
         """A function from a point and its code to the words of a plan."""
 
         def reason(at: int, code: int) -> str:
@@ -147,7 +147,7 @@ class Pricer:
             return tile.code
         worst = tile.worst()
         work = worst_stage(tile, worst)
-        exact = np.maximum(worst.peak, np.maximum(work.sent.payload(), work.sent.wire())) < FENCE
+        exact = np.maximum(worst.peak, np.maximum(work.sent.payload(), work.sent.wire())) < EXACT_LIMIT
         tile.code[tile.alive[~exact]] = TOO_LARGE
         rows = _Rows(where[tile.alive[exact]], exact)
         many = self._many(tile, worst, work, exact)
@@ -167,7 +167,7 @@ class Pricer:
         return np.asarray(status(many.headroom, many.usable, trained), np.int8)
 
     def _many(self, tile: Tile, worst: Worst, work: Work, exact: NDArray[np.bool_]) -> _Many:
-        """All that is told of the points alive; what no double holds exactly is 0, and told of no row."""
+        """All that is reported of the points alive; what no double holds exactly is 0, and reported of no row."""
         number = np.array([stage.stage for stage in tile.stages])[worst.stage]
         required = np.where(exact, worst.peak, 0).astype(np.int64) + verdicts.other_memory(tile.points)
         usable = verdicts.usable_bytes(self.model, tile.points, self.device)

@@ -32,7 +32,7 @@ from mla_cost.pricing.step_traffic import PHASES
 Kinds = frozenset[str]
 
 
-class Peak(NamedTuple):
+class TapePeak(NamedTuple):
     """The most that is alive on a tape, forward and backward together or apart. kinds: the workspace that counts."""
 
     tape: Tape
@@ -40,7 +40,7 @@ class Peak(NamedTuple):
     apart: bool = False
 
 
-class Program(NamedTuple):
+class ProgramRows(NamedTuple):
     """A program as rows over `monomials`. parts: the figures, a row each, then what only the largest row counts of.
 
     asked: what it was compiled for, its key first.
@@ -85,10 +85,10 @@ def program(
     asked: tuple[Any, ...],
     account: Account,
     figures: Sequence[Polynomial],
-    peaks: Sequence[Peak],
+    peaks: Sequence[TapePeak],
     *,
     sizes: bool = False,
-) -> Program:
+) -> ProgramRows:
     """The matrix of a program. sizes: the largest of all sizes is wanted too, before the peaks."""
     each = [over_others(size) for size in account.polynomials]
     rest = [over_others(figure) for figure in figures]
@@ -99,7 +99,7 @@ def program(
         forward, backward = evaluate.course(account, tape, [*rows], kinds).phases()
         largest += [np.array(forward), np.array(backward)] if apart else [np.array(forward + backward)]
     parts = (Rows(rows_of(rest, monomials)), *(Rows(undominated(each), largest=True) for each in largest))
-    return Program(asked, monomials, parts)
+    return ProgramRows(asked, monomials, parts)
 
 
 def sums(run: Timeline, count: Callable[[Timeline, str], Polynomial]) -> dict[str, Polynomial]:
@@ -113,10 +113,12 @@ class Programs:
     def __init__(self) -> None:
         self._folded: dict[Any, Folded] = {}
 
-    def at(self, program: Program, always: Mapping[str, float], values: dict[str, Any], size: int) -> Valued:
+    def at(self, program: ProgramRows, always: Mapping[str, float], values: dict[str, Any], size: int) -> Valued:
         """A program at points whose symbols have these values, `always` among them, which all points share."""
         for call in compiled_account(program.key).timeline.fused_calls:
-            values["fused_workspace"] = fused_workspace(KERNELS[program.key.kernel], program.key.facts, call, values)
+            values["fused_workspace"] = fused_workspace(
+                KERNELS[program.key.kernel], program.key.predicates, call, values
+            )
         folded = self._fold(program, always)
         here = {name: float(value) for name, value in values.items() if not isinstance(value, np.ndarray)}
         if any(symbol in here for monomial in folded.monomials for symbol in monomial):
@@ -125,7 +127,7 @@ class Programs:
         figures, *moments = (result[span] for span in folded.spans)
         return Valued(figures, [top(each) for each in moments])
 
-    def _fold(self, program: Program, always: Mapping[str, float]) -> Folded:
+    def _fold(self, program: ProgramRows, always: Mapping[str, float]) -> Folded:
         known = (program.asked, tuple(always.items()))
         if known not in self._folded:
             self._folded[known] = fold(program.monomials, program.parts, always)

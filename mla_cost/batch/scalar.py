@@ -36,10 +36,10 @@ def refused(scope: str) -> dict[str, Any]:
 
 def coded(result: Result, other_memory: int) -> dict[str, Any]:
     """The numbers of a result, as columns hold them."""
-    told = result_row(result, other_memory)
-    found = {figure.name: told[figure.name] for figure in figures(result.scope)}
+    reported = result_row(result, other_memory)
+    found = {figure.name: reported[figure.name] for figure in figures(result.scope)}
     missing = {name: MISSING for name, number in found.items() if number is None}
-    return {**found, **missing, "status": STATUSES.index(told["status"])}
+    return {**found, **missing, "status": STATUSES.index(reported["status"])}
 
 
 def reason(

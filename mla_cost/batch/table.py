@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost.batch.codes import NO_PROGRAM, REQUIREMENT
-from mla_cost.batch.layers import Asked, Layer, Sent, compiled, layer
+from mla_cost.batch.layers import LayerArrays, LayerAsked, Sent, compiled, layer
 from mla_cost.batch.matrices import Floats, Ints
 from mla_cost.batch.pipelines import FIGURES
 from mla_cost.batch.points import Choices, Points, distinct, groups
@@ -33,7 +33,7 @@ from mla_cost.pricing.stage import Place, place_point
 _DECIDE = ("seq_len", "micro_batch", "sp", "sp_inside", "tp", "ep", "etp", "vocab_multiple", "loss_chunks")
 
 
-class Question(NamedTuple):
+class TableQuestion(NamedTuple):
     """What all points have in common. places: under each profile, the layers that some point has, at their places."""
 
     model: ModelConfig
@@ -51,10 +51,10 @@ class Table:
     """Figures of layers at their places, a column for each distinct point. Bytes and flops of one micro-batch.
 
     figures: those of `pipelines.FIGURES`, then places. flops: model, executed. sent: by kind. refused: `batch.codes`.
-    exact: of each place, whether its sizes are below the fence. which: the column of each of the points.
+    exact: of each place, whether its sizes are below the exact-integer limit. which: the column of each of the points.
     """
 
-    def __init__(self, question: Question, programs: Programs, points: Points, choices: Choices) -> None:
+    def __init__(self, question: TableQuestion, programs: Programs, points: Points, choices: Choices) -> None:
         self.question = question
         self._programs = programs
         found = distinct(choices.codes, *(points[name] for name in _DECIDE))
@@ -117,7 +117,7 @@ class Table:
         model, device, form, wanted = self.question
         places = wanted[settings.profile]
         points = [place_point(model, form, settings, place) for place in places]
-        layers = [compiled(Asked(reduced(point.key), self.question.kinds, settings.causal)) for point in points]
+        layers = [compiled(LayerAsked(reduced(point.key), self.question.kinds, settings.causal)) for point in points]
         values = known.floats(where)
         values |= follow(values, OTHERS if "C" in values else OTHERS.keys() - NESTED)
         if any(TOKENS.intersection(monomial) for each in layers for monomial in each.program.monomials):
@@ -130,7 +130,7 @@ class Table:
             last = points[-1]
             self.trained[where] = trained(last.kernel, device.arch, last.key, last.values)
 
-    def _put(self, at: int, where: Ints, found: Layer) -> None:
+    def _put(self, at: int, where: Ints, found: LayerArrays) -> None:
         count, size = self.flops.shape[1:]
         self.figures[:, at, where] = found.figures
         self.flops[:, at, where] = found.flops

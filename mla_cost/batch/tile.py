@@ -13,10 +13,10 @@ from mla_cost.batch.codes import TOO_LARGE
 from mla_cost.batch.holding import STATES, Group, Holding, groups
 from mla_cost.batch.legality import pipeline_of, scheduled
 from mla_cost.batch.matrices import Floats, Ints
-from mla_cost.batch.pipelines import FIGURES, Names, Pipeline, Stage, pipeline
+from mla_cost.batch.pipelines import FIGURES, Names, PipelineRows, StageRows, pipeline
 from mla_cost.batch.points import NOT_OF_PIPELINES, Choices, Points, distinct
 from mla_cost.batch.programs import Programs
-from mla_cost.batch.table import Question, Table
+from mla_cost.batch.table import Table, TableQuestion
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.mesh.degrees import Parallel
@@ -35,7 +35,7 @@ class Shared:
         self.holding = Holding(model)
         self.programs = Programs()
         self._names: dict[str, Names] = {}
-        self._pipelines: dict[tuple[str, Parallel, int | None], Pipeline] = {}
+        self._pipelines: dict[tuple[str, Parallel, int | None], PipelineRows] = {}
 
     def names(self, profile: str) -> Names:
         """The layers of the model.
@@ -48,7 +48,7 @@ class Shared:
             self._names[profile] = Names(self.model, profile)
         return self._names[profile]
 
-    def pipeline(self, settings: PlanSettings) -> Pipeline:
+    def pipeline(self, settings: PlanSettings) -> PipelineRows:
         """The pipeline of a plan; it is the same for all micro-batches that its schedule does not tell apart."""
         alone = enough(pipeline_of(settings))
         key = (settings.profile, alone, settings.stage)
@@ -60,14 +60,14 @@ class Shared:
 class Worst(NamedTuple):
     """The worst stage of every point: its place among the stages, bytes of the peak and of its parts.
 
-    saved: what one micro-batch keeps. kept, active: of the schedule at its worst moment. step: made by the optimizer
-    step, alive when they are not.
+    saved: what one micro-batch keeps. saved_in_flight, active: of the schedule at its peak event. step: made by the
+    optimizer step, alive when they are not.
     """
 
     stage: Ints
     peak: Floats
     saved: Floats
-    kept: Floats
+    saved_in_flight: Floats
     active: Floats
     step: Floats
     persistent: Floats
@@ -91,12 +91,12 @@ class Worst(NamedTuple):
     @property
     def in_flight(self) -> Floats:
         """What is kept for other micro-batches at the allocated peak: nothing where that is the optimizer step."""
-        return np.where(self.step > self.active, 0, self.kept)
+        return np.where(self.step > self.active, 0, self.saved_in_flight)
 
     @property
     def working(self) -> Floats:
         """What is alive beside it: of the micro-batch at work, or made by the optimizer step."""
-        return np.where(self.step > self.active, self.step, self.active - self.kept)
+        return np.where(self.step > self.active, self.step, self.active - self.saved_in_flight)
 
     def _state(self, name: str) -> Floats:
         found: Floats = self.states[STATES.index(name)]
@@ -119,10 +119,10 @@ class Piped(NamedTuple):
     and the ranks of either holder.
     """
 
-    pipe: Pipeline
+    pipe: PipelineRows
     where: Ints
     columns: Ints
-    stages: tuple[Stage, ...]
+    stages: tuple[StageRows, ...]
     dense: Looked
     expert: Looked
 
@@ -141,7 +141,7 @@ class Tile:
         places: dict[str, tuple[Place, ...]] = {}
         for profile, pipe, _ in piped:
             places[profile] = tuple(dict.fromkeys((*places.get(profile, ()), *pipe.places)))
-        self.table = table = Table(Question(shared.model, device, form, places), shared.programs, points, choices)
+        self.table = table = Table(TableQuestion(shared.model, device, form, places), shared.programs, points, choices)
         self.code: NDArray[np.int8] = table.refused[table.which]
         for _, pipe, where in piped:
             exact = table.exact[self._columns(pipe)][:, table.which[where]].all(axis=0)
@@ -153,9 +153,9 @@ class Tile:
         self.which: Ints = table.which[self.alive]
         self.piped = [self._piped(pipe, place[where][place[where] >= 0]) for _, pipe, where in piped]
         self.piped = [each for each in self.piped if len(each.where)]
-        self.stages: list[Stage] = []
+        self.stages: list[StageRows] = []
 
-    def _piped(self, pipe: Pipeline, where: Ints) -> Piped:
+    def _piped(self, pipe: PipelineRows, where: Ints) -> Piped:
         columns = self._columns(pipe)
         stages = tuple(self._over_table(stage, columns) for stage in pipe.stages)
         return Piped(
@@ -167,17 +167,17 @@ class Tile:
             Looked(self.groups.expert_codes[where]),
         )
 
-    def _columns(self, pipe: Pipeline) -> Ints:
+    def _columns(self, pipe: PipelineRows) -> Ints:
         """Where the table has the places of a pipeline."""
         return np.array([self.table.places.index(place) for place in pipe.places], np.int64)
 
-    def _pipelines(self, points: Points) -> list[tuple[str, Pipeline, Ints]]:
+    def _pipelines(self, points: Points) -> list[tuple[str, PipelineRows, Ints]]:
         """Each pipeline with its profile and the points that have it."""
         chosen = points.choices(NOT_OF_PIPELINES)
         found = distinct(chosen.codes, points["pp"], points["virtual_stages"], scheduled(points))
         order = np.argsort(found.codes, kind="stable")
         cuts = np.flatnonzero(np.diff(found.codes[order])) + 1
-        pipes: list[tuple[str, Pipeline, Ints]] = []
+        pipes: list[tuple[str, PipelineRows, Ints]] = []
         for where in np.split(order, cuts):
             first = int(where[0])
             settings = points.with_numbers(chosen.settings[chosen.codes[first]], first)
@@ -222,13 +222,15 @@ class Tile:
             held += piped.expert.rows(partial(self.shared.holding.expert, stage), self.groups.expert)
             self._compare(stage, where, moments, held[:-1], held[-1], worst)
 
-    def _over_table(self, stage: Stage, columns: Ints) -> Stage:
+    def _over_table(self, stage: StageRows, columns: Ints) -> StageRows:
         """A stage with its layers counted by the table's places."""
         counts = np.zeros(len(self.table.places), np.int64)
         counts[columns] = stage.counts
         return stage._replace(counts=tuple(counts.tolist()))
 
-    def _compare(self, stage: Stage, where: Ints, moments: Floats, held: Floats, step: Floats, worst: Worst) -> None:
+    def _compare(
+        self, stage: StageRows, where: Ints, moments: Floats, held: Floats, step: Floats, worst: Worst
+    ) -> None:
         """Put a stage where it is worse than those before."""
         needs = stage.needs @ moments
         moment = needs.argmax(axis=0)
@@ -240,7 +242,7 @@ class Tile:
         at = where[worse]
         worst.peak[at], worst.active[at], worst.persistent[at] = peak[worse], active[worse], persistent[worse]
         worst.states[:, at], worst.step[at] = held[:, worse], step[worse]
-        worst.kept[at] = np.einsum("pn,np->p", stage.kept[moment[worse]], moments[:, worse])
+        worst.saved_in_flight[at] = np.einsum("pn,np->p", stage.saved_in_flight[moment[worse]], moments[:, worse])
         worst.saved[at] = np.array(stage.counts) @ self.table.figures[KEPT][:, self.which[at]]
         worst.stage[at] = len(self.stages)
         self.stages.append(stage)

@@ -11,7 +11,7 @@ import numpy as np
 from mla_cost.batch.composed import AXES
 from mla_cost.batch.holding import Ranks
 from mla_cost.batch.matrices import Floats, Ints
-from mla_cost.batch.pipelines import Stage
+from mla_cost.batch.pipelines import StageRows
 from mla_cost.batch.points import distinct
 from mla_cost.batch.tile import Piped, Tile, Worst
 from mla_cost.pricing.step_traffic import Most, Sent, Totals, between_stages, maximum_over_stages
@@ -97,7 +97,7 @@ def _stages(tile: Tile, piped: Piped, layers: dict[str, Floats]) -> Iterator[tup
         yield Totals(calls, np.zeros(len(where))), times * (counts @ executed)
 
 
-def _step_of(tile: Tile, stage: Stage, piped: Piped) -> Iterator[Sent]:
+def _step_of(tile: Tile, stage: StageRows, piped: Piped) -> Iterator[Sent]:
     """The wire bytes of the optimizer step of one stage."""
     holding, own = tile.shared.holding, tile.groups
     dense = piped.dense.rows(partial(_wire, holding.dense_sent, stage), own.dense)
@@ -105,7 +105,7 @@ def _step_of(tile: Tile, stage: Stage, piped: Piped) -> Iterator[Sent]:
     yield from (Sent(axis, "step", 0, wire) for axis, wire in zip(AXES, dense + expert, strict=True))
 
 
-def _wire(ask: Callable[[Stage, Ranks], Totals], stage: Stage, ranks: Sequence[Ranks]) -> Any:
+def _wire(ask: Callable[[StageRows, Ranks], Totals], stage: StageRows, ranks: Sequence[Ranks]) -> Any:
     """A row for each ranks, a column for each axis."""
     each = (ask(stage, one) for one in ranks)
     return np.array([[float(found.wire(axis=axis)) for axis in AXES] for found in each])

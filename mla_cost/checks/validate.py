@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from mla_cost.errors import InputError, install
 
 if TYPE_CHECKING:
-    from mla_cost.checks.validation.report import Report, Row
+    from mla_cost.checks.validation.report import CheckRow, Report
 
 Size = Literal["quick", "default", "full"]
 SIZES: tuple[Size, ...] = ("quick", "default", "full")
@@ -84,12 +84,12 @@ def _grid(size: Size, ranks: int, watch: Watch) -> Report:
     from mla_cost.checks.validation.ranks import check_ranks
     from mla_cost.checks.validation.report import Report
 
-    def each(stage: str, check: Callable[[Cell], Iterable[Row]], specs: Sequence[Cell]) -> Iterator[Row]:
+    def each(stage: str, check: Callable[[Cell], Iterable[CheckRow]], specs: Sequence[Cell]) -> Iterator[CheckRow]:
         for done, spec in enumerate(specs):
             watch(stage, len(specs) - done)
             yield from check(spec)
 
-    stages: dict[str, Callable[[str], Iterable[Row]]] = {
+    stages: dict[str, Callable[[str], Iterable[CheckRow]]] = {
         "refusals": lambda _: fake.check_refusals(),
         "fake tensors": lambda stage: each(stage, fake.check_cell, cells.fake_cells(size)),
         "layers": lambda stage: each(stage, layers.check_layer, layers.layer_cells(size)),
@@ -97,7 +97,7 @@ def _grid(size: Size, ranks: int, watch: Watch) -> Report:
         "real allocator": lambda stage: each(stage, allocator.check_allocator, cells.allocator_cells(size)),
         "real ranks": lambda _: check_ranks(cells.rank_cells(size, ranks)) if ranks else (),
     }
-    rows: list[Row] = []
+    rows: list[CheckRow] = []
     seconds: dict[str, float] = {}
     with _undisturbed():
         for stage, run in stages.items():

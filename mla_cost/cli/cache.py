@@ -30,11 +30,11 @@ def cache(
     rows = price(
         model, context=context, batch=batch, device=device, tp=tp, dtype=cache_dtype, weights=weights, form=form
     )
-    told = [row.to_dict() for row in rows]
+    reported = [row.to_dict() for row in rows]
     if output == "json":
-        answer = {"schema": "mla-cost/cache/1", "context": count_of(context), "batch": batch, "caches": told}
+        answer = {"schema": "mla-cost/cache/1", "context": count_of(context), "batch": batch, "caches": reported}
         sys.stdout.write(json.dumps(answer, indent=2) + "\n")
         return
     from mla_cost.views import cache_table
 
-    cache_table.show(told, count_of(context), batch)
+    cache_table.show(reported, count_of(context), batch)

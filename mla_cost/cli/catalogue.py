@@ -49,11 +49,11 @@ def plans(output: str = "table") -> None:
 
     found = presets.plans()
     if _is_json(output):
-        told = [
+        reported = [
             {"name": it.name, "title": it.title, "ranks": it.ranks, "settings": it.settings.model_dump(mode="json")}
             for it in found
         ]
-        _print_json("plans", told)
+        _print_json("plans", reported)
         return
     rows = ((it.name, it.title, f"{it.ranks:,}", f"{it.settings.seq_len:,}") for it in found)
     _print_table(("plan", "that is", "ranks", "tokens"), rows, right=(2, 3))

@@ -109,7 +109,7 @@ def _rows(answer: Any, output: str) -> str:
 
 
 def _refused(answer: Any) -> str:
-    """Why no row has an answer; empty where one has. A reason that several forms share is told once."""
+    """Why no row has an answer; empty where one has. A reason that several forms share is reported once."""
     reasons: dict[str, list[str]] = {}
     for row in answer.results:
         if row.verdict is None or row.verdict.status != "illegal":

@@ -10,7 +10,7 @@ from mla_cost.errors import InputError
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.results import Plan
 from mla_cost.studies.sweep.result import extra
-from mla_cost.views.memory import Timeline, draw_model, draw_timelines
+from mla_cost.views.memory import DrawnTimeline, draw_model, draw_timelines
 
 
 def check(path: Path) -> None:
@@ -50,9 +50,9 @@ def draw_plan(settings: PlanSettings, answer: Plan, path: Path) -> None:
         raise InputError(f"cannot write it: {error.strerror}", file=str(path)) from None
 
 
-def _timelines(settings: PlanSettings) -> list[Timeline]:
+def _timelines(settings: PlanSettings) -> list[DrawnTimeline]:
     return [
-        Timeline(
+        DrawnTimeline(
             title=f"{it.form}, kernel {it.kernel}{f' on {it.device}' if it.device else ''}: {it.what} around the peak",
             usable_bytes=it.usable_bytes,
             ops=it.ops,

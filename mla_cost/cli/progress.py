@@ -38,20 +38,20 @@ def shown(words: str) -> Iterator[Watch]:
 
 class _Bar:
     def __init__(self, words: str) -> None:
-        self.told: tuple[str, int, int] = (words, 0, 0)
+        self.reported: tuple[str, int, int] = (words, 0, 0)
         self.bar: Any = None
         self.drawing = False
 
     def watch(self, words: str, done: int, total: int) -> None:
         """Keep what the work says for the next time it is drawn."""
-        self.told = (words, done, total)
+        self.reported = (words, done, total)
 
     def draw(self, *_: Any) -> None:
         """Draw it, unless that is what the timer has interrupted."""
         if self.drawing:
             return
         self.drawing = True
-        words, done, total = self.told
+        words, done, total = self.reported
         if self.bar is None:
             self.bar = _started(words)
         self.bar.update(self.bar.task_ids[0], description=words, completed=done, total=total or None)

@@ -152,7 +152,7 @@ def _stream(study: Sweep, shape: str) -> int:
     elif shape == "json":
         write('{"schema": "mla-cost/sweep/1", "rows": [')
     comma = ""
-    sys.stdout.flush()  # what cannot be written to is told before anything is priced
+    sys.stdout.flush()  # what cannot be written to is reported before anything is priced
     for chunk in study.chunks():
         answered += int((chunk.columns["status"] != ILLEGAL).sum())
         if shape == "csv":

@@ -10,8 +10,8 @@ from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.errors import InputError, nearest, shown
 from mla_cost.language import evaluate
-from mla_cost.language.dims import SYMBOLS, declared, facts, product_text
-from mla_cost.language.evaluate import Candidate
+from mla_cost.language.dims import SYMBOLS, declared, predicates, product_text
+from mla_cost.language.evaluate import PeakCandidate
 from mla_cost.language.machine import DTYPE_BYTES, Allocation, Timeline
 from mla_cost.language.polynomial import Polynomial
 from mla_cost.language.program import ProgramError
@@ -34,7 +34,7 @@ HOPS = "point_to_point"
 WITHOUT = {"query-latent": "d_q", "rope": "r"}  # what --without can name
 
 
-class Term(NamedTuple):
+class Summand(NamedTuple):
     """One summand. factors multiply to bytes (or flops): numbers, symbols, sums of symbols such as `k+r` or `P-1`."""
 
     tensor: str
@@ -63,7 +63,7 @@ class Explanation(NamedTuple):
     quantity: str
     key: str
     moment: str
-    terms: tuple[Term, ...]
+    terms: tuple[Summand, ...]
     others: tuple[Explanation, ...] = ()
     values: Mapping[str, int] | None = None
 
@@ -103,7 +103,7 @@ class Explanation(NamedTuple):
             others=tuple(other.record() for other in self.others),
         )
 
-    def _term(self, term: Term) -> FormulaTerm:
+    def _term(self, term: Summand) -> FormulaTerm:
         value = None if self.values is None else term.polynomial.at(self.values)
         return FormulaTerm(term.tensor, term.where, term.text, value)
 
@@ -176,7 +176,7 @@ def variant_key(
         ones = {"n" if symbol == "l" else symbol for symbol in ones}
     absent = frozenset(_known("without", name, WITHOUT) for name in without)
     settings.setdefault("value_padding", _own_padding(form, kernel))
-    known = facts(frozenset(ones), absent, chosen.divides_heads)
+    known = predicates(frozenset(ones), absent, chosen.divides_heads)
     return Key(form_of(form).name, chosen.name, kernel, known, dtype, **settings)
 
 
@@ -206,56 +206,56 @@ def _explain(form: str, key: Key, quantity: Any, values: Mapping[str, int] | Non
         )
     run = timeline(key)
     made = [
-        Explanation(form, key.scheme, key.kernel, quantity, key.facts.words(), moment, terms, (), values)
+        Explanation(form, key.scheme, key.kernel, quantity, key.predicates.words(), moment, terms, (), values)
         for moment, terms in _terms(run, quantity, values)
     ]
     return made[0]._replace(others=tuple(made[1:]))
 
 
-def _terms(run: Timeline, quantity: str, values: Mapping[str, int] | None) -> list[tuple[str, tuple[Term, ...]]]:
+def _terms(run: Timeline, quantity: str, values: Mapping[str, int] | None) -> list[tuple[str, tuple[Summand, ...]]]:
     if quantity == "saved":
         return [("", tuple(_allocation_term(a) for a in run.allocations if a.saved))]
     if quantity == "peak":
-        return [_moment(run, candidate) for candidate in _winning(run, values)]
+        return [_peak_event(run, candidate) for candidate in _winning(run, values)]
     if quantity == "flops":
         return [("", tuple(_flop_terms(run)))]
     return [("", tuple(_collective_term(run, at, quantity) for at in range(len(run.collectives))))]
 
 
-def _allocation_term(allocation: Allocation) -> Term:
+def _allocation_term(allocation: Allocation) -> Summand:
     factors = (str(DTYPE_BYTES[allocation.dtype]), *declared(allocation.dims))
-    return Term(allocation.label, f"made in {allocation.phase}", factors, allocation.size)
+    return Summand(allocation.label, f"made in {allocation.phase}", factors, allocation.size)
 
 
-def _winning(run: Timeline, values: Mapping[str, int] | None) -> tuple[Candidate, ...]:
+def _winning(run: Timeline, values: Mapping[str, int] | None) -> tuple[PeakCandidate, ...]:
     found = evaluate.candidates(run)
     if values is None:
         return found
     return (max(found, key=lambda candidate: candidate.bytes.at(values)),)
 
 
-def _moment(run: Timeline, candidate: Candidate) -> tuple[str, tuple[Term, ...]]:
+def _peak_event(run: Timeline, candidate: PeakCandidate) -> tuple[str, tuple[Summand, ...]]:
     event = run.events[candidate.event]
     alive = [a for a in run.allocations if a.kind != "parameter_gradient" and a.alive_at(candidate.event)]
     return f"{event.phase} of {event.op}", tuple(_allocation_term(a) for a in alive)
 
 
-def _collective_term(run: Timeline, at: int, quantity: str) -> Term:
+def _collective_term(run: Timeline, at: int, quantity: str) -> Summand:
     called = run.collectives[at]
     where = f"{called.kind}, {called.phase}"
     width = str(DTYPE_BYTES[called.dtype])
     if quantity == "payload":
-        return Term(called.tensor, where, (width, *declared(called.handed)), called.payload)
+        return Summand(called.tensor, where, (width, *declared(called.handed)), called.payload)
     if called.handed == called.piece and called.kind == HOPS:
-        return Term(called.tensor, where, (width, *declared(called.handed)), called.wire)
-    return Term(called.tensor, where, (width, f"{called.ranks}-1", *declared(called.piece)), called.wire)
+        return Summand(called.tensor, where, (width, *declared(called.handed)), called.wire)
+    return Summand(called.tensor, where, (width, f"{called.ranks}-1", *declared(called.piece)), called.wire)
 
 
-def _flop_terms(run: Timeline) -> Iterable[Term]:
+def _flop_terms(run: Timeline) -> Iterable[Summand]:
     for counted in run.flops:
         for monomial, coefficient in (counted.needed + counted.recomputed).terms.items():
             factors = (str(coefficient), *declared(monomial))
-            yield Term(counted.op, counted.phase, factors, Polynomial({monomial: coefficient}))
+            yield Summand(counted.op, counted.phase, factors, Polynomial({monomial: coefficient}))
 
 
 def _expression(factor: str) -> sympy.Expr:

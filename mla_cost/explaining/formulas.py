@@ -12,7 +12,7 @@ from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.errors import InputError
-from mla_cost.explaining.explain import Explanation, Term, explain
+from mla_cost.explaining.explain import Explanation, Summand, explain
 from mla_cost.language.dims import product_text
 from mla_cost.language.program import Kernel
 from mla_cost.results import markdown
@@ -86,7 +86,7 @@ def _tables(form: str, one: Sequence[str]) -> Iterator[str]:
     yield "**Flops**"
     yield _flops(explain(form, "flops", one=one).terms)
     yield "**Peak**"
-    yield from _moments(explain(form, "peak", one=one))
+    yield from _peak_events(explain(form, "peak", one=one))
 
 
 def _traffic(form: str, one: Sequence[str]) -> str:
@@ -97,32 +97,32 @@ def _traffic(form: str, one: Sequence[str]) -> str:
     return markdown.table(("tensor", "collective", "payload, bytes handed over", "wire, bytes sent"), rows)
 
 
-def _flops(terms: Iterable[Term]) -> str:
-    found: dict[str, dict[str, list[Term]]] = {}
+def _flops(terms: Iterable[Summand]) -> str:
+    found: dict[str, dict[str, list[Summand]]] = {}
     for term in terms:
         found.setdefault(term.tensor, {"forward": [], "backward": []})[term.where].append(term)
     rows = ((op, _code(merged(by["forward"])), _code(merged(by["backward"]))) for op, by in found.items())
     return markdown.table(("op", "forward", "backward"), rows)
 
 
-def _moments(peak: Explanation) -> Iterator[str]:
+def _peak_events(peak: Explanation) -> Iterator[str]:
     moments = (peak, *peak.others)
     squares = {it: sum(_squares(term) for term in it.terms) for it in moments}
     most = max(squares.values())
-    yield _moment_table(it for it in moments if squares[it] == most)
+    yield _peak_event_table(it for it in moments if squares[it] == most)
     rest = [it for it in moments if squares[it] < most]
     if rest:
         yield SHORT_NOTE
-        yield _moment_table(rest)
+        yield _peak_event_table(rest)
 
 
-def _squares(term: Term) -> int:
+def _squares(term: Summand) -> int:
     """How many S x S a term holds for each head and sequence, in bytes."""
     positions = sum(factor.lower() == "s" for factor in term.factors)
     return int(term.factors[0]) if positions > 1 else 0
 
 
-def _moment_table(moments: Iterable[Explanation]) -> str:
+def _peak_event_table(moments: Iterable[Explanation]) -> str:
     rows = ((f"{it.moment}, at {it.terms[-1].tensor}", _code(merged(it.terms))) for it in moments)
     return markdown.table(("moment", "live bytes"), rows)
 
@@ -149,7 +149,7 @@ def _under(form: str, kernel: Kernel, padding: str) -> str:
 # ---- text
 
 
-def merged(terms: Iterable[Term]) -> str:
+def merged(terms: Iterable[Summand]) -> str:
     """The sum of terms as text, equal products added up, in the order in which they first appear."""
     counts: dict[tuple[str, ...], int] = {}
     for term in terms:

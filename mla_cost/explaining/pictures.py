@@ -1,6 +1,6 @@
 """What is alive around the peak, with the largest tensors by name: the data of `plan --plot`.
 
-At the attention scope it is the block; at the model scope the layer that peaks on the stage that is told, on top of
+At the attention scope it is the block; at the model scope the layer that peaks on the stage that is selected, on top of
 states, of other micro-batches and of the layers before it.
 """
 
@@ -16,7 +16,7 @@ from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import Allocation
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.automatic import with_kernel
-from mla_cost.pricing.block import Figures, figures
+from mla_cost.pricing.block import BlockFigures, figures
 from mla_cost.pricing.resolve import resolve
 from mla_cost.results import Result
 
@@ -29,7 +29,7 @@ IN_FLIGHT: Final = "other micro-batches"
 BEFORE: Final = "kept by the layers before"
 
 
-class Layer(NamedTuple):
+class Band(NamedTuple):
     """One tensor, or several together, over the events that are drawn. Bytes."""
 
     name: str
@@ -50,7 +50,7 @@ class Picture(NamedTuple):
     ops: tuple[str, ...]
     phases: tuple[str, ...]
     peak: int
-    layers: tuple[Layer, ...]
+    layers: tuple[Band, ...]
 
     @property
     def totals(self) -> list[int]:
@@ -80,16 +80,16 @@ def _of_stage(
     part = cost.active.part
     if part is None or cost.beside is not cost.active:
         return None
-    at, peak = part.segment.at, part.moment.event
+    at, peak = part.segment.at, part.live.event
     shown = _around(at, peak)
     before = part.before + sum(amount for _, amount in part.held)
     below = [
         (STATES, cost.states.total),
         ("buffers that stand", sum(each.bytes for each in cost.persistent)),
-        (IN_FLIGHT, cost.active.kept),
+        (IN_FLIGHT, cost.active.saved_in_flight),
         (BEFORE, before),
     ]
-    layers = [Layer(name, (amount,) * len(shown)) for name, amount in below if amount]
+    layers = [Band(name, (amount,) * len(shown)) for name, amount in below if amount]
     layers += _tensors(at, family, shown, part.bytes, until_gathered=True)
     what = f"stage {cost.stage}, layer {part.segment.name}"
     return _picture(what, row, at, peak, shown, tuple(layers))
@@ -100,7 +100,7 @@ def _around(at: Evaluation, peak: int) -> range:
     return range(max(0, peak - AROUND), min(len(events), peak + AROUND + 1))
 
 
-def _picture(what: str, row: Result, at: Evaluation, peak: int, shown: range, layers: tuple[Layer, ...]) -> Picture:
+def _picture(what: str, row: Result, at: Evaluation, peak: int, shown: range, layers: tuple[Band, ...]) -> Picture:
     run = at.account.timeline
     return Picture(
         what=what,
@@ -115,25 +115,25 @@ def _picture(what: str, row: Result, at: Evaluation, peak: int, shown: range, la
     )
 
 
-def _layers(it: Figures, family: str, shown: range) -> Iterator[Layer]:
+def _layers(it: BlockFigures, family: str, shown: range) -> Iterator[Band]:
     at = it.at
-    yield Layer("weights", (it.parameter_bytes,) * len(shown))
+    yield Band("weights", (it.parameter_bytes,) * len(shown))
     others = it.allocated_peak_bytes - it.parameter_bytes - it.allocated.peak.bytes
     if others:
-        yield Layer("the other blocks", (others,) * len(shown))
+        yield Band("the other blocks", (others,) * len(shown))
     yield from _tensors(at, family, shown, it.allocated.peak.bytes)
 
 
-def _tensors(at: Evaluation, family: str, shown: range, peak: int, *, until_gathered: bool = False) -> Iterator[Layer]:
+def _tensors(at: Evaluation, family: str, shown: range, peak: int, *, until_gathered: bool = False) -> Iterator[Band]:
     """The largest tensors by name, the others together, and kernel workspace."""
     alive = [list(live.allocated(at, event, until_gathered=until_gathered)) for event in shown]
     largest = _largest(at, {a.number: a for now in alive for a in now}.values(), peak)
-    yield Layer(REST, tuple(_sum(at, (a for a in now if a not in largest)) for now in alive))
+    yield Band(REST, tuple(_sum(at, (a for a in now if a not in largest)) for now in alive))
     for allocation in largest:
-        yield Layer(allocation.label, tuple(at.bytes_of(allocation.number) * (allocation in now) for now in alive))
+        yield Band(allocation.label, tuple(at.bytes_of(allocation.number) * (allocation in now) for now in alive))
     work = tuple(at.work_at(event, kinds_of(family)) for event in shown)
     if any(work):
-        yield Layer("kernel workspace", work)
+        yield Band("kernel workspace", work)
 
 
 def _largest(at: Evaluation, seen: Iterable[Allocation], peak: int) -> list[Allocation]:

@@ -15,7 +15,7 @@ def program(form: str, key: Key) -> ProgramListing:
         InputError: declarations that make no program together.
 
     """
-    zeros = key.facts.zeros
+    zeros = key.predicates.zeros
     try:
         found = listing(key)
     except ProgramError as error:
@@ -24,5 +24,5 @@ def program(form: str, key: Key) -> ProgramListing:
         ProgramLine(line.depth, line.text, tuple(() if zeros & set(dims) else dims for dims in line.dims), line.note)
         for line in found
     ]
-    holds = key.facts.words()
+    holds = key.predicates.words()
     return ProgramListing(form, key.scheme, key.kernel, key.profile, key.layer, key.remat, holds, tuple(lines))

@@ -16,11 +16,11 @@ from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import DTYPE_BYTES, Allocation
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.automatic import with_kernel
-from mla_cost.pricing.block import Figures, evaluation, figures
+from mla_cost.pricing.block import BlockFigures, evaluation, figures
 from mla_cost.pricing.resolve import resolve
 from mla_cost.pricing.rows import byte_formula
 from mla_cost.pricing.stage import Segment
-from mla_cost.pricing.stage_weights import Asked, RankWeights
+from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
 from mla_cost.pricing.whole_model import StageCost, evaluated, reported, state_settings
 from mla_cost.results import CollectiveCost, Result, Term, TermItem
 from mla_cost.weights.held import Held
@@ -46,8 +46,8 @@ MEANINGS: Final = {
 }
 # the same terms where a stage has most alive inside the optimizer step, which runs behind the schedule
 IN_STEP: Final = {
-    "kept": "nothing: the worst moment is in the optimizer step, when no micro-batch is in flight",
-    "working": "gradients in fp32 that the optimizer step makes: the worst moment is in it, and no micro-batch at work",
+    "kept": "nothing: the peak event is in the optimizer step, when no micro-batch is in flight",
+    "working": "gradients in fp32 that the optimizer step makes: the peak event is in it, and no micro-batch at work",
 }
 Items = Iterable[TermItem]
 
@@ -115,7 +115,7 @@ class _Block:
         self.family = device.family if device else "none"
         self.row = row
         chosen, _ = with_kernel(model, device, row.form, settings)
-        self.it: Figures = figures(resolve(model, row.form, chosen), self.family, settings.layers)
+        self.it: BlockFigures = figures(resolve(model, row.form, chosen), self.family, settings.layers)
         self.at = self.it.at
         self.known: dict[str, Callable[[], Items]] = {
             "saved": self.saved,
@@ -188,14 +188,16 @@ class _Stage:
         self.family = device.family if device else "none"
         self.keeping: StateSettings = state_settings(chosen)
         self.meanings: Mapping[str, str] = {} if self._in_flight else IN_STEP
-        self.rank_weights = tuple(RankWeights(model, Asked.of(row.form, chosen)).each(self.cost.chunks, chosen.pp))
+        self.rank_weights = tuple(
+            RankWeights(model, WeightsAsked.of(row.form, chosen)).each(self.cost.chunks, chosen.pp)
+        )
         self.known: dict[str, Callable[[], Items]] = {
             "weights": self.weights,
             "gradients": self.gradients,
             "optimizer": self.optimizer,
             "buffers": self.buffers,
             "states": self.states,
-            "kept": self.kept if self._in_flight else tuple,
+            "kept": self.saved_in_flight if self._in_flight else tuple,
             "saved": self.saved,
             "working": self.working if self._in_flight else self.step,
             "peak": self.activations,
@@ -261,14 +263,14 @@ class _Stage:
 
     @property
     def _in_flight(self) -> bool:
-        """Whether the worst moment is one of the schedule."""
+        """Whether the peak event is one of the schedule."""
         return self.cost.beside is self.cost.active
 
     def beside(self) -> Items:
         return self.activations() if self._in_flight else self.step()
 
     def activations(self) -> Items:
-        return (*self.kept(), *self.working())
+        return (*self.saved_in_flight(), *self.working())
 
     def step(self) -> Items:
         made = self.cost.states.step_bytes
@@ -282,7 +284,7 @@ class _Stage:
         for chunk in self.cost.costs:
             yield from _kept(chunk.segments, 1)
 
-    def kept(self) -> Items:
+    def saved_in_flight(self) -> Items:
         """Micro-batches in flight, chunk by chunk, less the one at work."""
         active = self.cost.active
         for index, (chunk, count) in enumerate(zip(self.cost.costs, active.in_flight, strict=True)):
@@ -296,7 +298,7 @@ class _Stage:
         if part is None:
             return
         yield from _kept(self.cost.costs[self.cost.active.chunk].segments[: part.place], 1)
-        at, event, where = part.segment.at, part.moment.event, f"alive at the peak, {part.segment.name}"
+        at, event, where = part.segment.at, part.live.event, f"alive at the peak, {part.segment.name}"
         yield from _tensors(at, live.allocated(at, event, until_gathered=True), where)
         yield from (TermItem(where, name, "held beside", amount) for name, amount in part.held)
         op, work = at.account.timeline.events[event].op, at.work_at(event, kinds_of(self.family))
@@ -316,5 +318,5 @@ def _kept(segments: Iterable[Segment], times: int) -> Iterator[TermItem]:
 
 
 def _kind(part: str) -> str:
-    """`layer 3` as `layers`: equal weights of layers are told together."""
+    """`layer 3` as `layers`: equal weights of layers are reported together."""
     return "layers" if part.startswith("layer ") else part

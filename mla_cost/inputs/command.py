@@ -9,7 +9,7 @@ from typing import Any, Final
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.table import TABLE, Setting
 
-# told whatever they are: what a plan is about
+# reported whatever they are: what a plan is about
 ALWAYS: Final = frozenset({"model", "device", "seq_len", "form"})
 
 
@@ -19,10 +19,10 @@ def command_of(settings: PlanSettings) -> str:
     A fact that is a list or a mapping has no flag: such a plan is a file's, and the command names the rest of it.
     """
     given = PlanSettings(scope=settings.scope).by_scope().model_copy(update={"scope": PlanSettings().scope})
-    told = [
+    reported = [
         row for row in TABLE.values() if row.name in ALWAYS or getattr(settings, row.name) != getattr(given, row.name)
     ]
-    words = [word for row in told for word in _words(row, getattr(settings, row.name))]
+    words = [word for row in reported for word in _words(row, getattr(settings, row.name))]
     return shlex.join(["mla-cost", "plan", *words])
 
 

@@ -1,6 +1,6 @@
 """What a model and a device are, as data: frozen, strictly typed, every number bounded, every fact with its source.
 
-The bounds are far above any published model; they exist so that the exact integer arithmetic downstream has a fence.
+The bounds are far above any published model; they exist so that the exact integer arithmetic downstream has a limit.
 Few pydantic classes on purpose: building one costs start-up time on every command.
 """
 
@@ -379,7 +379,7 @@ def _words_beside(path: list[str], data: Mapping[str, Any], further: Iterable[An
 
 
 def _rule_error(broken: ValueError, details: Mapping[str, Any]) -> InputError:
-    """What a rule over several fields says; one that names the field to change is told there."""
+    """What a rule over several fields says; one that names the field to change is reported there."""
     if not isinstance(broken, InputError):
         return InputError(str(broken), **details)
     field = ".".join(part for part in (details["field"], broken.field) if part)

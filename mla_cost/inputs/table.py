@@ -77,7 +77,7 @@ class Setting(NamedTuple):
     search: how a search takes it: as one value; over degrees; over choices; it follows from the rest; not at all.
     formula: whether a formula takes it: as a number of a plan, as a style, by --set alone. subject: what is asked
     about, and no way to answer it. own_code: of profiles with code of their own. op_by_op: of attention that runs op
-    by op. heading: told above a table whatever it is. example: a value for the page of flags.
+    by op. heading: reported above a table whatever it is. example: a value for the page of flags.
     """
 
     name: str
@@ -345,7 +345,7 @@ _ROWS: Final = (
         ),
     ),
     Setting(
-        "stage", MESH, "The pipeline stage that is told", "count", least=0, most=2**16, none=True,
+        "stage", MESH, "The pipeline stage that is selected", "count", least=0, most=2**16, none=True,
         unsaid="the worst by default", scopes=MODEL, reads=PIPELINES, search="none", heading=True, example="0",
     ),
     Setting(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from mla_cost.language.dims import Facts
+from mla_cost.language.dims import Predicates
 from mla_cost.language.polynomial import ZERO
 from mla_cost.language.strides import contiguous
 from mla_cost.language.tensors import Allocator, Storage, Tensor
@@ -87,8 +87,8 @@ class Leaf:
 class Recorder(Allocator):
     """Runs rules forward, and notes how to go back."""
 
-    def __init__(self, facts: Facts, dtype: str) -> None:
-        super().__init__(facts, dtype)
+    def __init__(self, predicates: Predicates, dtype: str) -> None:
+        super().__init__(predicates, dtype)
         self._region: Region | None = None
         self._capturing: Region | None = None
         self._discarded: dict[Allocation, tuple[Region, int]] = {}
@@ -100,9 +100,9 @@ class Recorder(Allocator):
     def parameter(self, name: str, dims: Sequence[str], dtype: str | None = None) -> Tensor:
         """A parameter: counted on its own, never in the timeline. dtype: its own, where the program states one."""
         dtype = dtype or self.dtype
-        dims = tuple(self.facts.present(dim) for dim in dims)
-        axes = contiguous(self.facts, dims)
-        size = self.facts.elements(dims) * DTYPE_BYTES[dtype]
+        dims = tuple(self.predicates.present(dim) for dim in dims)
+        axes = contiguous(self.predicates, dims)
+        size = self.predicates.elements(dims) * DTYPE_BYTES[dtype]
         allocation = Allocation(number=-1, label=name, dims=dims, dtype=dtype, size=size, kind="parameter")
         self.timeline.parameters.append(allocation)
         tensor = Tensor(Storage(self, allocation), axes, dtype, name)
@@ -116,7 +116,7 @@ class Recorder(Allocator):
     def absent(self, label: str, dims: Sequence[str]) -> Tensor:
         """A tensor of which a dim is absent, so that it has no elements."""
         allocation = Allocation(number=-1, label=label, dims=tuple(dims), dtype=self.dtype, size=ZERO, kind="parameter")
-        return Tensor(Storage(self, allocation), contiguous(self.facts, dims), self.dtype, label)
+        return Tensor(Storage(self, allocation), contiguous(self.predicates, dims), self.dtype, label)
 
     def input(self, name: str, dims: Sequence[str]) -> Tensor:
         """The block's input, whose gradient is wanted."""

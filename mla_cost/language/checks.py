@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mla_cost.errors import nearest
-from mla_cost.language.dims import CONSTANTS, SYMBOLS, Facts
+from mla_cost.language.dims import CONSTANTS, SYMBOLS, Predicates
 from mla_cost.language.machine import Tensor
-from mla_cost.language.program import DeclarationError, Result
+from mla_cost.language.program import BoundName, DeclarationError
 
 # a rank's part of a dim, which stands for the whole where a text shows it
 _PARTS = {"S": ("s", "u", "S_in"), "s": ("u",), "n": ("l", "l_in")}
@@ -38,7 +38,7 @@ def checked_dim(dim: str) -> None:
             raise DeclarationError(f"unknown dim {part}", nearest=nearest(part, SYMBOLS))
 
 
-def check_dims(facts: Facts, result: Result, tensor: Tensor) -> None:
+def check_dims(predicates: Predicates, result: BoundName, tensor: Tensor) -> None:
     """Compare the dims that a text shows of a result with those that its rule found.
 
     Raises:
@@ -51,13 +51,15 @@ def check_dims(facts: Facts, result: Result, tensor: Tensor) -> None:
     for dim in shown:
         checked_dim(dim)
     if result.dims:
-        holds = len(shown) == len(found) and all(_stands_for(facts, *pair) for pair in zip(shown, found, strict=True))
+        holds = len(shown) == len(found) and all(
+            _stands_for(predicates, *pair) for pair in zip(shown, found, strict=True)
+        )
     else:  # one dim alone, which its op asks for
-        holds = any(_stands_for(facts, shown[0], dim) for dim in found)
+        holds = any(_stands_for(predicates, shown[0], dim) for dim in found)
     if not holds:
         raise DeclarationError(f"{result.name} is [{' '.join(found)}], not [{' '.join(shown)}]")
 
 
-def _stands_for(facts: Facts, shown: str, found: str) -> bool:
+def _stands_for(predicates: Predicates, shown: str, found: str) -> bool:
     """Whether a dim is the one shown, without what is absent, or a rank's part of it."""
-    return found in {shown, facts.present(shown), *_PARTS.get(shown, ())}
+    return found in {shown, predicates.present(shown), *_PARTS.get(shown, ())}

@@ -78,20 +78,30 @@ class Axis(NamedTuple):
     stride: Stride
 
 
-Layout = tuple[Axis, ...]
+Axes = tuple[Axis, ...]
 
 
-class Facts:
+class Predicates:
     """What the structure of a program may depend on: which dims are absent and which are one, nothing else.
 
     ones: base symbols whose value is 1. zeros: symbols whose value is 0 (r without RoPE, d_q without a query latent).
     heads_divided: whether a scheme divides the heads over the ranks (then n = l*P, otherwise n is a base symbol).
     rows_divided: whether tensor parallelism divides the sequence between its regions (then s = u*t, otherwise u is s).
     nested: whether the ranks of a sequence are groups inside groups (then P = C*A and n = l_in*A).
-    Equal facts are one object (`facts`), so what is derived from dims is worked out once.
+    Equal predicates are one object (`predicates`), so what is derived from dims is worked out once.
     """
 
-    __slots__ = ("_atoms", "_elements", "_layouts", "alike", "heads_divided", "nested", "ones", "rows_divided", "zeros")
+    __slots__ = (
+        "_atoms",
+        "_elements",
+        "_row_majors",
+        "alike",
+        "heads_divided",
+        "nested",
+        "ones",
+        "rows_divided",
+        "zeros",
+    )
 
     def __init__(
         self,
@@ -108,8 +118,8 @@ class Facts:
         self.nested = nested
         self._atoms: dict[str, Atoms] = {}
         self._elements: dict[tuple[str, ...], Polynomial] = {}
-        self._layouts: dict[tuple[str, ...], Layout] = {}
-        self.alike: dict[tuple[Layout, ...], Layout] = {}  # what `strides.like` found
+        self._row_majors: dict[tuple[str, ...], Axes] = {}
+        self.alike: dict[tuple[Axes, ...], Axes] = {}  # what `strides.like` found
 
     @property
     def exchanged(self) -> bool:
@@ -175,14 +185,14 @@ class Facts:
             found = self._atoms[name] = tuple(factor for factor in self.factors(name) if factor not in self.ones)
         return found
 
-    def row_major(self, names: tuple[str, ...]) -> Layout:
+    def row_major(self, names: tuple[str, ...]) -> Axes:
         """The dims with their strides where the last varies fastest."""
-        found = self._layouts.get(names)
+        found = self._row_majors.get(names)
         if found is None:
-            found = self._layouts[names] = self._row_major(names)
+            found = self._row_majors[names] = self._row_major(names)
         return found
 
-    def _row_major(self, names: tuple[str, ...]) -> Layout:
+    def _row_major(self, names: tuple[str, ...]) -> Axes:
         axes: list[Axis] = []
         inner: Atoms = ()
         for name in reversed(names):
@@ -208,15 +218,15 @@ class Facts:
 
 
 @cache
-def facts(
+def predicates(
     ones: frozenset[str] = frozenset(),
     zeros: frozenset[str] = frozenset(),
     heads_divided: bool = True,
     rows_divided: bool = False,
     nested: bool = False,
-) -> Facts:
-    """The facts, one object for equal arguments."""
-    return Facts(ones, zeros, heads_divided, rows_divided, nested)
+) -> Predicates:
+    """The predicates, one object for equal arguments."""
+    return Predicates(ones, zeros, heads_divided, rows_divided, nested)
 
 
 @cache
@@ -227,7 +237,7 @@ def _factor_size(factor: str) -> Polynomial:
     )
 
 
-def rank_share(facts: Facts, rows: tuple[str, ...], outer: tuple[str, ...]) -> Polynomial:
+def rank_share(predicates: Predicates, rows: tuple[str, ...], outer: tuple[str, ...]) -> Polynomial:
     """Twice the multiply-adds of rows [s .. inner] times a weight [outer inner] that the maths asks of this rank.
 
     What other tp ranks do as well is theirs in equal parts: a weight that is whole on each of them makes the same of
@@ -235,9 +245,9 @@ def rank_share(facts: Facts, rows: tuple[str, ...], outer: tuple[str, ...]) -> P
     """
     dims, padded = (*rows, *outer), "V" in outer
     divided = not padded and any(part in TP_PARTS for dim in dims for part in dim.split("+"))
-    if facts.rows_divided and not divided:
+    if predicates.rows_divided and not divided:
         dims = tuple("u" if dim == "s" else dim for dim in dims)
-    return facts.elements(tuple("V_all" if dim == "V" else dim for dim in dims)) * 2
+    return predicates.elements(tuple("V_all" if dim == "V" else dim for dim in dims)) * 2
 
 
 # symbols that follow from others: what is divided, and by what
@@ -305,13 +315,13 @@ _WIDTHS = ("h", "d_q", "d_q_part", "d_c", "k", "r", "kv_part", "v", "r_half", "f
 _COUNTED = ("P", "s", "t", "u", "b", *_WIDTHS, "q", "e", "c", "K", "R")
 
 
-def facts_of(base: Mapping[str, int], heads_divided: bool, nested: bool = False) -> Facts:
-    """The facts that hold for these base values."""
+def predicates_of(base: Mapping[str, int], heads_divided: bool, nested: bool = False) -> Predicates:
+    """The predicates that hold for these base values."""
     heads = ("l_in" if nested else "l") if heads_divided else "n"
     ones = frozenset(name for name in (*_COUNTED, heads) if base.get(name) == 1)
     zeros = frozenset(name for name in ("d_q", "r", "m") if base.get(name, 0) == 0)
     alone = {symbol for symbol in ("E", "T") if base.get(symbol, 1) == 1}
-    return facts(ones | alone, zeros, heads_divided, base.get("t", 1) > 1, nested)
+    return predicates(ones | alone, zeros, heads_divided, base.get("t", 1) > 1, nested)
 
 
 def declared(names: Iterable[str]) -> tuple[str, ...]:

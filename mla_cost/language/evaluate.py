@@ -20,15 +20,15 @@ from mla_cost.language.polynomial import Polynomial, total
 if TYPE_CHECKING:
     import sympy
 
-FENCE = 1 << 53  # above it int64 sums and doubles stop being exact
+EXACT_LIMIT = 1 << 53  # above it int64 sums and doubles stop being exact
 Quantity = Literal["saved", "peak", "allocated_peak", "payload", "wire", "flops", "parameters"]
 
 
-class FenceError(OverflowError):
+class ExactLimitError(OverflowError):
     """A byte count could reach 2^53, where not every evaluator is exact any more."""
 
 
-class Moment(NamedTuple):
+class LiveBytes(NamedTuple):
     """The live bytes right after an event."""
 
     event: int
@@ -38,12 +38,12 @@ class Moment(NamedTuple):
 class Walk(NamedTuple):
     """One run through the events: where the most is alive in each phase, and what is alive between them."""
 
-    forward: Moment
-    backward: Moment
+    forward: LiveBytes
+    backward: LiveBytes
     after_forward: int
 
     @property
-    def peak(self) -> Moment:
+    def peak(self) -> LiveBytes:
         """The first moment at which the most is alive."""
         return self.backward if self.backward.bytes > self.forward.bytes else self.forward
 
@@ -184,8 +184,8 @@ class Evaluation:
         self.account = account
         self.values = values
         self.sizes = [polynomial.at(values) for polynomial in account.polynomials]
-        if max(self.sizes) >= FENCE:
-            raise FenceError(f"a tensor of {max(self.sizes)} bytes")
+        if max(self.sizes) >= EXACT_LIMIT:
+            raise ExactLimitError(f"a tensor of {max(self.sizes)} bytes")
 
     def bytes_of(self, allocation: int) -> int:
         """Bytes of an allocation, by its number."""
@@ -230,8 +230,8 @@ class Evaluation:
     def _walk(self, tape: Tape, kinds: frozenset[str]) -> Walk:
         found = course(self.account, tape, self.sizes, kinds)
         forward, backward = _largest(found, 0, tape.forward), _largest(found, tape.forward, len(tape.sizes))
-        if max(forward.bytes, backward.bytes) >= FENCE:
-            raise FenceError("live bytes reach 2^53")
+        if max(forward.bytes, backward.bytes) >= EXACT_LIMIT:
+            raise ExactLimitError("live bytes reach 2^53")
         return Walk(forward, backward, found.after_forward)
 
 
@@ -246,12 +246,12 @@ def course(account: Account, tape: Tape, sizes: Sequence[Any], kinds: frozenset[
     return Course(tape, live, works, account.timeline.forward_events)
 
 
-def _largest(found: Course, first: int, last: int) -> Moment:
+def _largest(found: Course, first: int, last: int) -> LiveBytes:
     """The first moment of a phase with most alive. A step that adds nothing is no later one."""
     live, events = found.live[first:last], found.tape.events
     most = max(live)
-    steps = Moment(events[first + live.index(most)], most)
-    works = (Moment(at, held) for at, held in found.works if (at >= found.begins) == (events[first] >= found.begins))
+    steps = LiveBytes(events[first + live.index(most)], most)
+    works = (LiveBytes(at, held) for at, held in found.works if (at >= found.begins) == (events[first] >= found.begins))
     return max((steps, *works), key=attrgetter("bytes"))
 
 
@@ -320,7 +320,7 @@ def parameters(timeline: Timeline) -> Polynomial:
     return total(parameter.size for parameter in timeline.parameters)
 
 
-class Candidate(NamedTuple):
+class PeakCandidate(NamedTuple):
     """A moment that can be the peak, as a polynomial of live bytes."""
 
     event: int
@@ -328,19 +328,19 @@ class Candidate(NamedTuple):
 
 
 @lru_cache(maxsize=PROGRAMS)
-def candidates(timeline: Timeline, kinds: frozenset[str] | None = None) -> tuple[Candidate, ...]:
+def candidates(timeline: Timeline, kinds: frozenset[str] | None = None) -> tuple[PeakCandidate, ...]:
     """The moments that can be the peak; kinds None: as the dispatcher sees it, else as `Evaluation.walk_allocated`.
 
     A moment is dropped when no coefficient of it exceeds another's: that one is at least as large everywhere.
     """
     account = account_of(timeline)
     tape = account.seen if kinds is None else account.allocated
-    kept: list[Candidate] = []
+    kept: list[PeakCandidate] = []
     for event, held in course(account, tape, account.polynomials, kinds or frozenset()).tops():
         if any(held.at_most(other.bytes) for other in kept):
             continue
         kept = [other for other in kept if not other.bytes.at_most(held)]
-        kept.append(Candidate(event, held))
+        kept.append(PeakCandidate(event, held))
     return tuple(kept)
 
 

@@ -71,9 +71,9 @@ def _require(name: str, known: Iterable[str], where: str) -> None:
     if name in known:
         return
     meant = " or ".join(nearest(name, known))
-    told = f"; did you mean {meant}?" if meant else ""
+    reported = f"; did you mean {meant}?" if meant else ""
     raise ValueError(
-        f"workspace: {where} reads {name!r}, which is no size of a call; allowed: {', '.join(known)}{told}"
+        f"workspace: {where} reads {name!r}, which is no size of a call; allowed: {', '.join(known)}{reported}"
     )
 
 

@@ -20,8 +20,8 @@ from mla_cost.language.timeline import (
     Collective,
     Event,
     FusedCall,
+    PersistentBuffer,
     Phase,
-    Standing,
     Timeline,
 )
 
@@ -34,8 +34,8 @@ __all__ = [
     "FusedCall",
     "Gradients",
     "Machine",
+    "PersistentBuffer",
     "Phase",
-    "Standing",
     "Tensor",
     "Timeline",
 ]
@@ -104,8 +104,10 @@ class Machine(Recorder):
         """
         parked = slots[index]
         assert parked is not None
-        in_place = not parked.viewed and is_dense(self.facts, parked.axes)
-        result = self._allocate(f"sum of gradients of {self.op}", like(self.facts, parked.axes), parked.dtype, in_place)
+        in_place = not parked.viewed and is_dense(self.predicates, parked.axes)
+        result = self._allocate(
+            f"sum of gradients of {self.op}", like(self.predicates, parked.axes), parked.dtype, in_place
+        )
         slots[index] = None
         allocation = parked.storage.allocation
         del parked
@@ -123,7 +125,7 @@ class Machine(Recorder):
         leaf = self._leaves[node]
         gradient = gradients.pop()
         assert gradient is not None
-        if not is_contiguous(self.facts, gradient.axes):
+        if not is_contiguous(self.predicates, gradient.axes):
             gradient = self.copy(gradient, f"gradient of {leaf.name}")
         allocation = gradient.storage.allocation
         allocation.label = f"gradient of {leaf.name}"

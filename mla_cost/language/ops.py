@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from mla_cost.language.machine import Machine, Tensor
-from mla_cost.language.program import DeclarationError, Result
+from mla_cost.language.program import BoundName, DeclarationError
 
 Tensors = list[Tensor]
 Part = tuple[str, str]
@@ -28,7 +28,7 @@ class Call(NamedTuple):
     """One op as a text calls it. label: what its first result is called in tables."""
 
     machine: Machine
-    results: tuple[Result, ...]
+    results: tuple[BoundName, ...]
     words: tuple[str, ...]
     settings: Mapping[str, str]
 
@@ -43,7 +43,7 @@ def readable(name: str) -> str:
     return name.replace("_", " ")
 
 
-def needed(result: Result) -> str:
+def needed(result: BoundName) -> str:
     """The dim that an op needs of a result.
 
     Raises:
@@ -92,8 +92,8 @@ class Rule:
             DeclarationError: operands that the op does not take.
 
         """
-        if call.machine.facts.zeros:
-            without = [tensor for tensor in given if not tensor.is_absent(call.machine.facts)]
+        if call.machine.predicates.zeros:
+            without = [tensor for tensor in given if not tensor.is_absent(call.machine.predicates)]
             if len(without) < len(given):
                 return self._without(call, given, without)
         return self._run(call, given)

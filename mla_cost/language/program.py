@@ -42,7 +42,7 @@ class DeclarationError(InputError):
         return self if self.field else DeclarationError(self.message, field=where, nearest=self.nearest)
 
 
-class Result(NamedTuple):
+class BoundName(NamedTuple):
     """A name that an op binds, its last dim, and all dims where the text shows them."""
 
     name: str
@@ -66,7 +66,7 @@ class Parameter(NamedTuple):
 class Op(NamedTuple):
     """results = op "words" arguments."""
 
-    results: tuple[Result, ...]
+    results: tuple[BoundName, ...]
     name: str
     words: tuple[str, ...]
     arguments: tuple[str | Parameter, ...]
@@ -280,7 +280,8 @@ class Profile(NamedTuple):
     not be absent, with the reason. recomputes: policies without output that its texts have pieces for. losses: the
     values of cross_entropy that its head knows. allowances: budgeted beside what its programs count. reentrant: its
     checkpoints run a part again to its end and go back through it by themselves. staging: by dispatcher, what lies
-    outside torch. shardings: its own ways to share optimizer states, any where empty. notes: told with every answer.
+    outside torch. shardings: its own ways to share optimizer states, any where empty. notes: reported with every
+    answer.
     """
 
     name: str
@@ -325,7 +326,7 @@ class Scheme(NamedTuple):
     deal: how the tokens of a sequence sit on ranks. profiles: whose code runs it. basis: whether its moves were read in
     code or in equations (`stated`), follow from what was read (`derived`), or are ours from words (`inferred`).
     offered: whether searches, levers and the grids of tests try it where nobody names it. systems: where it is found,
-    under the names that it has there. notes: told with every answer.
+    under the names that it has there. notes: reported with every answer.
     """
 
     name: str
@@ -537,14 +538,14 @@ def called(text: str) -> tuple[str, tuple[str, ...]]:
     return name, tuple(re.findall(r'"([^"]*)"', text))
 
 
-def _results(text: str) -> tuple[Result, ...]:
+def _results(text: str) -> tuple[BoundName, ...]:
     found = []
     for part in text.split(","):
         match = re.fullmatch(r"(\w+)(?:\[([^\[\]]+)\])?", part.strip())
         if match is None:
             raise DeclarationError(f"expected `name` or `name[dims]`, read {part.strip()!r}")
         dims = tuple((match.group(2) or "").split())
-        found.append(Result(match.group(1), dims[-1] if dims else None, dims if len(dims) > 1 else ()))
+        found.append(BoundName(match.group(1), dims[-1] if dims else None, dims if len(dims) > 1 else ()))
     return tuple(found)
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mla_cost.language.dims import Atoms, Axis, Facts, Layout, Stride
+from mla_cost.language.dims import Atoms, Axes, Axis, Predicates, Stride
 
 __all__ = ["Axes", "Axis", "can_view", "contiguous", "is_contiguous", "is_dense", "like", "merges", "names", "unfolded"]
-
-Axes = Layout
 
 
 def names(axes: Iterable[Axis]) -> tuple[str, ...]:
@@ -20,69 +18,69 @@ def names(axes: Iterable[Axis]) -> tuple[str, ...]:
     return tuple([axis.name for axis in axes])
 
 
-def contiguous(facts: Facts, dims: Sequence[str]) -> Axes:
+def contiguous(predicates: Predicates, dims: Sequence[str]) -> Axes:
     """Row-major axes: the last dim varies fastest."""
-    return facts.row_major(tuple(dims))
+    return predicates.row_major(tuple(dims))
 
 
-def is_contiguous(facts: Facts, axes: Axes) -> bool:
+def is_contiguous(predicates: Predicates, axes: Axes) -> bool:
     """Whether the elements lie row-major without gaps, as torch's is_contiguous."""
     inner: Atoms = ()
     for name, stride in reversed(axes):
-        if facts.is_one(name):
+        if predicates.is_one(name):
             continue
         if stride != inner:
             return False
-        inner = _times(inner, facts.atoms(name))
+        inner = _times(inner, predicates.atoms(name))
     return True
 
 
-def is_dense(facts: Facts, axes: Axes) -> bool:
+def is_dense(predicates: Predicates, axes: Axes) -> bool:
     """Whether the elements fill a storage without gaps or overlaps, in any order."""
-    return is_contiguous(facts, tuple(axes[at] for at in _outer_first(facts, axes)))
+    return is_contiguous(predicates, tuple(axes[at] for at in _outer_first(predicates, axes)))
 
 
-def merges(facts: Facts, axes: Axes) -> bool:
+def merges(predicates: Predicates, axes: Axes) -> bool:
     """Whether a view can make one dim of these neighbours."""
     inner: Axis | None = None
     for axis in reversed(axes):
-        if facts.is_one(axis.name):
+        if predicates.is_one(axis.name):
             continue
-        if inner is not None and axis.stride != _span(facts, inner):
+        if inner is not None and axis.stride != _span(predicates, inner):
             return False
         inner = axis
     return True
 
 
-def _span(facts: Facts, axis: Axis) -> Stride:
-    return None if axis.stride is None else _times(axis.stride, facts.atoms(axis.name))
+def _span(predicates: Predicates, axis: Axis) -> Stride:
+    return None if axis.stride is None else _times(axis.stride, predicates.atoms(axis.name))
 
 
-def can_view(facts: Facts, groups: Iterable[Axes]) -> bool:
+def can_view(predicates: Predicates, groups: Iterable[Axes]) -> bool:
     """Whether a reshape to one dim per group is a view, as torch's computeStride."""
-    return all(merges(facts, group) for group in groups)
+    return all(merges(predicates, group) for group in groups)
 
 
-def like(facts: Facts, *operands: Axes) -> Axes:
+def like(predicates: Predicates, *operands: Axes) -> Axes:
     """The axes of a new tensor made elementwise from these: dense, in the same order of strides.
 
     The operands have the same dims; a broadcast one has stride None there. Where the first has no say, the next has.
     """
-    found = facts.alike.get(operands)
+    found = predicates.alike.get(operands)
     if found is None:
-        order = _outer_first(facts, *operands)
-        dense = contiguous(facts, [operands[0][at].name for at in order])
-        found = facts.alike[operands] = tuple(dense[order.index(at)] for at in range(len(order)))
+        order = _outer_first(predicates, *operands)
+        dense = contiguous(predicates, [operands[0][at].name for at in order])
+        found = predicates.alike[operands] = tuple(dense[order.index(at)] for at in range(len(order)))
     return found
 
 
-def _outer_first(facts: Facts, *operands: Axes) -> list[int]:
+def _outer_first(predicates: Predicates, *operands: Axes) -> list[int]:
     """Positions by falling stride: torch's TensorIterator::reorder_dimensions, an insertion sort that knows ties."""
     order = list(range(len(operands[0])))[::-1]
     for start in range(1, len(order)):
         moving = start
         for other in range(start - 1, -1, -1):
-            inner_first = _compared(facts, operands, order[other], order[moving])
+            inner_first = _compared(predicates, operands, order[other], order[moving])
             if inner_first < 0:
                 break
             if inner_first > 0:
@@ -91,24 +89,29 @@ def _outer_first(facts: Facts, *operands: Axes) -> list[int]:
     return order[::-1]
 
 
-def _compared(facts: Facts, operands: Iterable[Axes], left: int, right: int) -> int:
+def _compared(predicates: Predicates, operands: Iterable[Axes], left: int, right: int) -> int:
     """Which stride is longer, by the first operand where both are known; 0 where none tells."""
     for axes in operands:
         first, second = axes[left], axes[right]
-        if first.stride is None or second.stride is None or facts.is_one(first.name) or facts.is_one(second.name):
+        if (
+            first.stride is None
+            or second.stride is None
+            or predicates.is_one(first.name)
+            or predicates.is_one(second.name)
+        ):
             continue
         if len(first.stride) != len(second.stride):
             return len(first.stride) - len(second.stride)
     return 0
 
 
-def unfolded(facts: Facts, axis: Axis, parts: Sequence[str]) -> Axes:
+def unfolded(predicates: Predicates, axis: Axis, parts: Sequence[str]) -> Axes:
     """One axis seen as several, outermost first: n as (P, l)."""
     inner = axis.stride or ()
     axes: list[Axis] = []
     for name in reversed(parts):
         axes.append(Axis(name, inner))
-        inner = _times(inner, facts.atoms(name))
+        inner = _times(inner, predicates.atoms(name))
     return tuple(reversed(axes))
 
 

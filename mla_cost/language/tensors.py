@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mla_cost.language.dims import Facts
+from mla_cost.language.dims import Predicates
 from mla_cost.language.polynomial import ZERO, Polynomial
 from mla_cost.language.strides import Axes, contiguous, is_contiguous, like, names
-from mla_cost.language.timeline import DTYPE_BYTES, Allocation, Event, Flops, Phase, Timeline
+from mla_cost.language.timeline import DTYPE_BYTES, Allocation, Event, OpFlops, Phase, Timeline
 
 if TYPE_CHECKING:
     from mla_cost.language.autograd import Edge
@@ -45,9 +45,9 @@ class Tensor:
         """The dims, in order."""
         return names(self.axes)
 
-    def is_absent(self, facts: Facts) -> bool:
+    def is_absent(self, predicates: Predicates) -> bool:
         """Whether one of the dims has size zero."""
-        return not facts.zeros.isdisjoint(self.dims)
+        return not predicates.zeros.isdisjoint(self.dims)
 
     def position(self, dim: str) -> int:
         """Where a dim stands."""
@@ -57,8 +57,8 @@ class Tensor:
 class Allocator:
     """Makes tensors, and records what is allocated and computed."""
 
-    def __init__(self, facts: Facts, dtype: str) -> None:
-        self.facts = facts
+    def __init__(self, predicates: Predicates, dtype: str) -> None:
+        self.predicates = predicates
         self.dtype = dtype
         self.timeline = Timeline()
         self.phase: Phase = "forward"
@@ -68,7 +68,7 @@ class Allocator:
 
     def new(self, label: str, dims: Sequence[str], dtype: str | None = None) -> Tensor:
         """Allocate a contiguous tensor."""
-        return self.new_as(label, contiguous(self.facts, dims), dtype)
+        return self.new_as(label, contiguous(self.predicates, dims), dtype)
 
     def new_as(self, label: str, axes: Axes, dtype: str | None = None) -> Tensor:
         """Allocate a tensor with these dense axes."""
@@ -95,7 +95,7 @@ class Allocator:
         """Bytes of a tensor with these dims."""
         known = self._sizes.get((dims, dtype))
         if known is None:
-            known = self._sizes[dims, dtype] = self.facts.elements(dims) * DTYPE_BYTES[dtype]
+            known = self._sizes[dims, dtype] = self.predicates.elements(dims) * DTYPE_BYTES[dtype]
         return known
 
     def freed(self, allocation: Allocation, merged: bool = False) -> None:
@@ -117,7 +117,7 @@ class Allocator:
 
     def elementwise(self, label: str, tensor: Tensor, dtype: str | None = None) -> Tensor:
         """A new tensor made elementwise from this one: dense, in its order of strides."""
-        return self.new_as(label, like(self.facts, tensor.axes), dtype or tensor.dtype)
+        return self.new_as(label, like(self.predicates, tensor.axes), dtype or tensor.dtype)
 
     def work(self, **sizes: Polynomial) -> None:
         """Record memory that the running kernel may hold inside its call, by kind."""
@@ -130,8 +130,8 @@ class Allocator:
         phase: Phase = self.phase
         if phase == "recompute":
             needed, recomputed, phase = ZERO, needed + recomputed, "backward"
-        self.timeline.flops.append(Flops(self.op, phase, needed, recomputed, attention, skips_masked))
+        self.timeline.flops.append(OpFlops(self.op, phase, needed, recomputed, attention, skips_masked))
 
     def is_contiguous(self, tensor: Tensor) -> bool:
         """Whether the tensor lies row-major without gaps."""
-        return is_contiguous(self.facts, tensor.axes)
+        return is_contiguous(self.predicates, tensor.axes)

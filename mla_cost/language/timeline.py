@@ -95,7 +95,7 @@ class Collective(NamedTuple):
     wire: Polynomial
 
 
-class Flops(NamedTuple):
+class OpFlops(NamedTuple):
     """Multiply-adds counted as two. needed: what the maths needs; recomputed: what a kernel repeats on top.
 
     attention: causality spares half of it in the model's own count. skips_masked: and in what the kernel runs.
@@ -117,7 +117,7 @@ class FusedCall(NamedTuple):
     value: tuple[str, ...]
 
 
-class Standing(NamedTuple):
+class PersistentBuffer(NamedTuple):
     """Memory that is made once and stays for the whole run, shared by all uses of the same name and shape.
 
     outer, inner: dims of its rows and columns.
@@ -136,8 +136,8 @@ class Timeline:
         self.allocations: list[Allocation] = []
         self.events: list[Event] = []
         self.collectives: list[Collective] = []
-        self.flops: list[Flops] = []
+        self.flops: list[OpFlops] = []
         self.parameters: list[Allocation] = []
         self.fused_calls: list[FusedCall] = []
-        self.standing: list[Standing] = []
+        self.persistent: list[PersistentBuffer] = []
         self.forward_events = 0

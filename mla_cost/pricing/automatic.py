@@ -83,7 +83,7 @@ def training_kernels(
 ) -> tuple[Training, ...]:
     """The fused kernels that train this form's heads on this device, whatever profile runs them.
 
-    A kernel is tried with its own value padding first; the first that trains is the one that is told. padding: try
+    A kernel is tried with its own value padding first; the first that trains is the one that is selected. padding: try
     this one only.
     """
     shared = form_of(form).shared_key if form in FORMS else False  # an unknown name is refused by name later
@@ -117,8 +117,8 @@ def _training(
 
 def head_widths(key: Key, values: Mapping[str, Any]) -> tuple[Any, Any]:
     """The widths of one head that the kernel sees, padding included: of Q and K, and of V. Numbers or arrays."""
-    form, size = form_of(key.form), key.facts.size
-    qk = size(key.facts.present(form.qk)).at(values)
+    form, size = form_of(key.form), key.predicates.size
+    qk = size(key.predicates.present(form.qk)).at(values)
     return qk, qk if key.value_padding != "none" else size(form.value).at(values)
 
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from mla_cost.declared.kernels import KERNELS
-from mla_cost.language.dims import Facts
-from mla_cost.language.evaluate import FENCE, Evaluation, FenceError, Walk, account_of
+from mla_cost.language.dims import Predicates
+from mla_cost.language.evaluate import EXACT_LIMIT, Evaluation, ExactLimitError, Walk, account_of
 from mla_cost.language.fused_workspace import CALL
 from mla_cost.language.machine import FusedCall
 from mla_cost.language.numbers import maximum
@@ -18,7 +18,7 @@ from mla_cost.pricing.compile import Key, timeline
 from mla_cost.pricing.resolve import Illegal, Point
 
 
-class Figures(NamedTuple):
+class BlockFigures(NamedTuple):
     """The figures of `layers` equal blocks at a point, for one family's kernel workspace. All bytes, one rank.
 
     seen: as torch's dispatcher shows one block. allocated: as an allocator does, without the parameters.
@@ -48,11 +48,11 @@ def evaluation(point: Point) -> Evaluation:
         account = account_of(timeline(point.key))
         values = dict(point.values)
         for call in account.timeline.fused_calls:
-            values["fused_workspace"] = fused_workspace(point.kernel, point.key.facts, call, values)
+            values["fused_workspace"] = fused_workspace(point.kernel, point.key.predicates, call, values)
         return Evaluation(account, values)
     except ProgramError as error:
         raise Illegal(f"{error}{_kernel_way_out(point)}") from None
-    except FenceError as error:
+    except ExactLimitError as error:
         raise too_large(error) from None
 
 
@@ -61,16 +61,16 @@ def _kernel_way_out(point: Point) -> str:
     return f"; kernels that take this form: {', '.join(others)}" if point.kernel.shared_text is None else ""
 
 
-def too_large(error: FenceError) -> Illegal:
+def too_large(error: ExactLimitError) -> Illegal:
     """The refusal of bytes that not every evaluator would give exactly."""
     return Illegal(f"{error}: bytes are exact below 2^53 only; make the plan smaller")
 
 
-def fused_workspace(kernel: Kernel, facts: Facts, call: FusedCall, values: Mapping[str, Any]) -> Any:
+def fused_workspace(kernel: Kernel, predicates: Predicates, call: FusedCall, values: Mapping[str, Any]) -> Any:
     """What a fused kernel holds inside the backward of a call: bytes, a number or an array as the values are."""
 
     def dim(name: str) -> Any:
-        return facts.size(name).at(values)
+        return predicates.size(name).at(values)
 
     queries, batch, heads, qk = (dim(name) for name in call.query)
     key_heads = dim(call.key[2]) if len(call.key) == 4 else 1
@@ -78,7 +78,7 @@ def fused_workspace(kernel: Kernel, facts: Facts, call: FusedCall, values: Mappi
     return kernel.workspace.at(dict(zip(CALL, sizes, strict=True)))
 
 
-def figures(point: Point, family: str, layers: int = 1) -> Figures:
+def figures(point: Point, family: str, layers: int = 1) -> BlockFigures:
     """The figures of a stack of `layers` equal blocks.
 
     Raises:
@@ -87,11 +87,11 @@ def figures(point: Point, family: str, layers: int = 1) -> Figures:
     """
     try:
         return _figures(point, evaluation(point), kinds_of(family), layers)
-    except FenceError as error:
+    except ExactLimitError as error:
         raise too_large(error) from None
 
 
-def _figures(point: Point, at: Evaluation, kinds: frozenset[str], layers: int) -> Figures:
+def _figures(point: Point, at: Evaluation, kinds: frozenset[str], layers: int) -> BlockFigures:
     seen, allocated = at.walk(), at.walk_allocated(kinds)
     held, gradients = layers * at.parameter_bytes(), at.gradient_bytes()
     peak, allocated_peak = seen.peak.bytes, allocated.peak.bytes
@@ -101,9 +101,9 @@ def _figures(point: Point, at: Evaluation, kinds: frozenset[str], layers: int) -
         peak = stacked(_most(seen), inner.walk().peak.bytes, others, kept)
         last = inner.walk_allocated(kinds).peak.bytes
         allocated_peak = stacked(_most(allocated), last, others, kept, gradients)
-    if max(held + allocated_peak, peak) >= FENCE:
-        raise FenceError(f"{layers} blocks")
-    return Figures(
+    if max(held + allocated_peak, peak) >= EXACT_LIMIT:
+        raise ExactLimitError(f"{layers} blocks")
+    return BlockFigures(
         point=point,
         at=at,
         layers=layers,

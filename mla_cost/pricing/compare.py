@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from mla_cost.language.evaluate import account_of
 from mla_cost.language.machine import PROGRAMS, Allocation, Timeline
-from mla_cost.pricing.block import Figures
+from mla_cost.pricing.block import BlockFigures
 from mla_cost.results import Difference
 
 INTERMEDIATES = "n x d_c intermediates"
@@ -18,7 +18,7 @@ FUSED_WORKSPACE = "kernel workspace"
 GROUPS = (INTERMEDIATES, COPIES, SCORES, REST)
 
 
-def compare(ours: Figures, theirs: Figures) -> tuple[Difference, ...]:
+def compare(ours: BlockFigures, theirs: BlockFigures) -> tuple[Difference, ...]:
     """Group by group, what `ours` has more of than `theirs`: saved, alive at the peak, alive at the allocated peak.
 
     One block each: the groups say what a block is made of, not how many there are.
@@ -48,7 +48,7 @@ def _group(allocation: Allocation) -> str:
     return INTERMEDIATES if per_head and any(dim.startswith("d_c") for dim in dims) else REST
 
 
-def _sums(it: Figures) -> dict[str, list[int]]:
+def _sums(it: BlockFigures) -> dict[str, list[int]]:
     timeline = it.at.account.timeline
     found = {group: [0, 0, 0] for group in GROUPS}
     peak, allocated = it.seen.peak.event, it.allocated.peak.event

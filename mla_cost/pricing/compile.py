@@ -21,12 +21,13 @@ from mla_cost.declared.schemes import SCHEMES
 from mla_cost.errors import nearest
 from mla_cost.language import recompute
 from mla_cost.language.checks import check_dims, checked_dim, tensor_of
-from mla_cost.language.dims import Facts, facts
+from mla_cost.language.dims import Predicates, predicates
 from mla_cost.language.machine import PROGRAMS, Allocation, Machine, Tensor, Timeline
 from mla_cost.language.ops import OPS
 from mla_cost.language.polynomial import Polynomial, total
 from mla_cost.language.program import (
     Block,
+    BoundName,
     DeclarationError,
     Drop,
     Exchange,
@@ -36,7 +37,6 @@ from mla_cost.language.program import (
     Pair,
     Parameter,
     Piece,
-    Result,
     Return,
     Scheme,
     Statement,
@@ -57,7 +57,7 @@ class Key(NamedTuple):
     form: str
     scheme: str
     kernel: str
-    facts: Facts
+    predicates: Predicates
     dtype: str
     v_layout: str = "view"
     value_padding: str = "none"
@@ -129,12 +129,14 @@ def reduced(key: Key) -> Key:
     wrapped = reached if run.layer.recomputed else frozenset()
     policy = [name for name in key.remat.split("+") if wrapped & (recompute.pieces(name) | recompute.discarded(name))]
     found = key._replace(remat="+".join(policy) or "none")
-    known = key.facts
+    known = key.predicates
     sorts = EXPERTS in reached and bool(PROFILES[key.profile].texts)
     ones = known.ones - (frozenset() if sorts else {RANK_EXPERTS}) | (
         frozenset() if EXPERTS in reached else EXPERT_AXES
     )
-    found = found._replace(facts=facts(ones, known.zeros, known.heads_divided, known.rows_divided, known.nested))
+    found = found._replace(
+        predicates=predicates(ones, known.zeros, known.heads_divided, known.rows_divided, known.nested)
+    )
     if ATTENTION in reached:
         return found
     form, scheme, kernel = (next(iter(known)) for known in (FORMS, SCHEMES, KERNELS))
@@ -173,33 +175,35 @@ def listing(key: Key) -> tuple[Line, ...]:
 
 def _moves(key: Key) -> dict[str, str]:
     """What crosses ranks at the points of a program."""
-    facts, scheme = key.facts, SCHEMES[key.scheme]
-    found: dict[str, str] = dict(scheme.moves) if facts.exchanged and inner_groups_exchange(scheme, facts) else {}
+    predicates, scheme = key.predicates, SCHEMES[key.scheme]
+    found: dict[str, str] = (
+        dict(scheme.moves) if predicates.exchanged and inner_groups_exchange(scheme, predicates) else {}
+    )
     for holds, moves in (
-        (facts.rows_divided, TENSOR_PARALLEL),
-        (facts.experts_divided, EXPERT_PARALLEL),
-        (facts.experts_split, EXPERT_TENSOR_PARALLEL),
-        (facts.experts_divided or facts.experts_split, FROM_SEVERAL_RANKS),
+        (predicates.rows_divided, TENSOR_PARALLEL),
+        (predicates.experts_divided, EXPERT_PARALLEL),
+        (predicates.experts_split, EXPERT_TENSOR_PARALLEL),
+        (predicates.experts_divided or predicates.experts_split, FROM_SEVERAL_RANKS),
     ):
         found.update(moves if holds else {})
     return found
 
 
-def inner_groups_exchange(scheme: Scheme, facts: Facts) -> bool:
+def inner_groups_exchange(scheme: Scheme, predicates: Predicates) -> bool:
     """Whether a scheme's moves run: not among inner groups of one rank each."""
-    return scheme.inside != "heads" or facts.heads_divided
+    return scheme.inside != "heads" or predicates.heads_divided
 
 
-def attends_itself(scheme: Scheme, facts: Facts) -> bool:
+def attends_itself(scheme: Scheme, predicates: Predicates) -> bool:
     """Whether a scheme's own attention runs: not where all ranks are one inner group."""
     return (
         bool(scheme.attends)
-        and facts.exchanged
-        and (scheme.inside != "heads" or facts.nested or not facts.heads_divided)
+        and predicates.exchanged
+        and (scheme.inside != "heads" or predicates.nested or not predicates.heads_divided)
     )
 
 
-def divided_columns(op: Op, facts: Facts) -> tuple[Op, ...]:
+def divided_columns(op: Op, predicates: Predicates) -> tuple[Op, ...]:
     """The op, or a product with this rank's rows of the weight and the columns of all ranks joined after it."""
     if op.name != "linear" or op.words:
         return (op,)
@@ -208,9 +212,9 @@ def divided_columns(op: Op, facts: Facts) -> tuple[Op, ...]:
     if part is None or not isinstance(weight, Parameter):
         return (op,)
     (result,), own = op.results, weight._replace(dims=(part, *weight.dims[1:]))
-    joined = result._replace(dim=facts.present(weight.dims[0]))
+    joined = result._replace(dim=predicates.present(weight.dims[0]))
     return (
-        op._replace(results=(Result(result.name, None),), arguments=(tensor, own)),
+        op._replace(results=(BoundName(result.name, None),), arguments=(tensor, own)),
         Op((joined,), "join_columns", (), (result.name,), op.line),
     )
 
@@ -222,13 +226,13 @@ class _Run:
         self.key = key
         self.layer = LAYERS[key.layer]
         replaced = PROFILES[key.profile].pieces(key.layer)
-        own = SCHEMES[key.scheme].pieces if key.facts.exchanged else {}
+        own = SCHEMES[key.scheme].pieces if key.predicates.exchanged else {}
         self.pieces: Mapping[str, Piece] = {**form_of(key.form).pieces, **self.layer.pieces, **replaced, **own}
         self.moves = _moves(key)
         self.settings = key.settings()
         self.checkpointed = recompute.pieces(key.remat) if self.layer.recomputed else frozenset()
         self.discarded = recompute.discarded(key.remat) if self.layer.recomputed else frozenset()
-        self.machine = Machine(key.facts, key.dtype)
+        self.machine = Machine(key.predicates, key.dtype)
         self.reentrant = PROFILES[key.profile].reentrant
         self.columns = key.down_projections == "sharded" and not PROFILES[key.profile].texts
         self.parameters: dict[str, Tensor] = {}
@@ -238,7 +242,7 @@ class _Run:
 
     def timeline(self, backward: bool) -> Timeline:
         machine = self.machine
-        inputs = [machine.input("x", (self.key.facts.rows, "b", "h"))] if self.layer.takes_input else []
+        inputs = [machine.input("x", (self.key.predicates.rows, "b", "h"))] if self.layer.takes_input else []
         y = self._call(self.pieces[self.layer.whole], list(inputs))[0]
         if not self.key.input_held:
             inputs.clear()
@@ -350,14 +354,14 @@ class _Run:
     def _place(self, op: Op) -> str:
         """What a call says of the piece that it runs."""
         attends = op.name == ATTENTION
-        told = [f"kernel {self.key.kernel}"] if attends else []
-        told += ["run again in backward"] * (op.name in self.checkpointed | self.discarded)
-        return ", ".join([*told, *["its result too"] * (op.name in self.discarded)])
+        reported = [f"kernel {self.key.kernel}"] if attends else []
+        reported += ["run again in backward"] * (op.name in self.checkpointed | self.discarded)
+        return ", ".join([*reported, *["its result too"] * (op.name in self.discarded)])
 
     def _holds(self, condition: If) -> bool:
         if condition.value is None:
             checked_dim(condition.name)
-            holds = condition.name not in self.key.facts.zeros
+            holds = condition.name not in self.key.predicates.zeros
         else:
             found = self.settings.get(condition.name)
             if found is None:
@@ -366,18 +370,18 @@ class _Run:
             holds = found == condition.value
         return holds is not condition.negated
 
-    def _bind(self, names: dict[str, Tensor], results: tuple[Result, ...], tensors: list[Tensor]) -> None:
+    def _bind(self, names: dict[str, Tensor], results: tuple[BoundName, ...], tensors: list[Tensor]) -> None:
         if len(results) != len(tensors):
             shown = ", ".join(result.name for result in results)
             raise DeclarationError(f"{len(tensors)} results, and {len(results)} named: {shown}")
         for result in results:
             tensor = names[result.name] = tensors.pop(0)
             if result.dim is not None:
-                check_dims(self.key.facts, result, tensor)
+                check_dims(self.key.predicates, result, tensor)
 
     def _rewritten(self, op: Op) -> tuple[Op, ...]:
         """The op, or what stands for it where a weight is divided over tensor-parallel ranks."""
-        return divided_columns(op, self.key.facts) if self.columns else (op,)
+        return divided_columns(op, self.key.predicates) if self.columns else (op,)
 
     def _run(self, op: Op, names: dict[str, Tensor]) -> list[Tensor]:
         given = [self._argument(argument, names) for argument in op.arguments]
@@ -394,7 +398,7 @@ class _Run:
         return self._by_rule(op, given)
 
     def _by_rule(self, op: Op, given: list[Tensor]) -> list[Tensor]:
-        """What the op's rule makes; what it cannot take apart is told with the dims of its operands."""
+        """What the op's rule makes; what it cannot take apart is reported with the dims of its operands."""
         found = self._rule(op)
         try:
             return found(Call(self.machine, op.results, op.words, self.settings), given)
@@ -413,7 +417,7 @@ class _Run:
 
     def _attention(self, shared: bool) -> Piece:
         scheme = SCHEMES[self.key.scheme]
-        if attends_itself(scheme, self.key.facts):
+        if attends_itself(scheme, self.key.predicates):
             return scheme.piece
         return KERNELS[self.key.kernel].piece(shared, self.key.attention_layout)
 
@@ -438,26 +442,26 @@ class _Run:
         move = self.moves.get(point.tag)
         if move is None:
             return
-        present = [name for name, it in zip(point.names, here, strict=True) if not it.is_absent(self.key.facts)]
+        present = [name for name, it in zip(point.names, here, strict=True) if not it.is_absent(self.key.predicates)]
         here.clear()
         if len(present) == 1:
-            self._bind(names, (Result(present[0], None),), self._move(point.tag, move, present[0], names))
+            self._bind(names, (BoundName(present[0], None),), self._move(point.tag, move, present[0], names))
             return
         dims = [names[name].dims[-1] for name in present]
         joined = "_and_".join(present)
-        self._step(names, (Result(joined, None),), "concat", tuple(present))
-        self._bind(names, (Result(joined, None),), self._move(point.tag, move, joined, names))
-        parts = tuple(Result(name, dim) for name, dim in zip(present, dims, strict=True))
+        self._step(names, (BoundName(joined, None),), "concat", tuple(present))
+        self._bind(names, (BoundName(joined, None),), self._move(point.tag, move, joined, names))
+        parts = tuple(BoundName(name, dim) for name, dim in zip(present, dims, strict=True))
         self._step(names, parts, "split", (joined,))
 
-    def _step(self, names: dict[str, Tensor], results: tuple[Result, ...], op: str, given: tuple[str, ...]) -> None:
+    def _step(self, names: dict[str, Tensor], results: tuple[BoundName, ...], op: str, given: tuple[str, ...]) -> None:
         self._bind(names, results, self._listed(Op(results, op, (), given), names))
 
     def _move(self, tag: str, move: str, name: str, names: dict[str, Tensor]) -> list[Tensor]:
         *before, last = (called(each.strip()) for each in move.split(","))
         for op, words in before:
-            self._bind(names, (Result(name, None),), self._one_move(tag, op, words, name, names))
+            self._bind(names, (BoundName(name, None),), self._one_move(tag, op, words, name, names))
         return self._one_move(tag, *last, name, names)
 
     def _one_move(self, tag: str, op: str, words: tuple[str, ...], name: str, names: dict[str, Tensor]) -> list[Tensor]:
-        return self._listed(Op((Result(name, None),), op, words, (name,)), names, f"exchange {tag}")
+        return self._listed(Op((BoundName(name, None),), op, words, (name,)), names, f"exchange {tag}")

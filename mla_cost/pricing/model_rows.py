@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.language.evaluate import FENCE, FenceError
+from mla_cost.language.evaluate import EXACT_LIMIT, ExactLimitError
 from mla_cost.mesh.schedule import schedule_of
-from mla_cost.pricing import notes
-from mla_cost.pricing import verdict as fit
+from mla_cost.pricing import notes, verdicts
 from mla_cost.pricing.block import too_large
 from mla_cost.pricing.compile import Key
 from mla_cost.pricing.model_notes import model_notes
@@ -20,7 +19,7 @@ from mla_cost.pricing.stage import StageActivations
 from mla_cost.pricing.stage_work import communications, flops
 from mla_cost.pricing.step_traffic import Totals
 from mla_cost.pricing.whole_model import StageCost, evaluated, parallel_of, reported, verdict
-from mla_cost.results import Breakdown, Communication, Memory, Moment, Result, Stage, Verdict
+from mla_cost.results import Breakdown, Communication, Memory, PeakEvent, Result, Stage, Verdict
 
 
 def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
@@ -50,7 +49,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
         kernel=chosen.kernel,
         profile=settings.profile,
         settings={**_settings(chosen, point.key), "stage": worst.stage},
-        key=point.key.facts.words(),
+        key=point.key.predicates.words(),
         memory=memory,
         communication=sent,
         flops=flops(worst, chosen),
@@ -66,7 +65,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
 
 
 def _require_exact(worst: StageCost, sent: Communication) -> None:
-    """Refuse sums that not every evaluator would give exactly; every part of them is below the fence already.
+    """Refuse sums that not every evaluator would give exactly; every part of them is below the limit already.
 
     Raises:
         Illegal: the peak, or the payload or wire bytes of one optimizer step, reach 2^53.
@@ -77,8 +76,8 @@ def _require_exact(worst: StageCost, sent: Communication) -> None:
         ("the worst stage holds", worst.peak),
         ("a rank sends in one step", max(every.payload(), every.wire())),
     ):
-        if amount >= FENCE:
-            raise too_large(FenceError(f"{what} {amount} bytes"))
+        if amount >= EXACT_LIMIT:
+            raise too_large(ExactLimitError(f"{what} {amount} bytes"))
 
 
 def _reported_verdict(
@@ -93,7 +92,7 @@ def _reported_verdict(
         other = verdict(model, device, settings.model_copy(update={"stage": worst.stage}), point, worst.peak)
         if other.status == "oom":
             found = found._replace(reason=f"{found.reason}; the plan does not fit: {other.reason}")
-    return fit.with_first_line(model, device, settings, point.form, found)
+    return verdicts.with_first_line(model, device, settings, point.form, found)
 
 
 def _settings(settings: PlanSettings, key: Key) -> dict[str, object]:
@@ -117,8 +116,8 @@ def _memory(costs: Sequence[StageCost], worst: StageCost, traffic: Sequence[Comm
         optimizer_bytes=held.optimizer_bytes,
         kernel_workspace_bytes=None,
         allocated_peak_bytes=worst.peak,
-        peak_moment=_moment(active),
-        allocated_peak_moment=_moment(worst.beside),
+        peak_moment=_peak_event(active),
+        allocated_peak_moment=_peak_event(worst.beside),
         breakdown=tuple(_breakdown(worst)),
         stages=tuple(_stage(cost, Totals(sent.collectives).wire()) for cost, sent in zip(costs, traffic, strict=True)),
     )
@@ -126,18 +125,18 @@ def _memory(costs: Sequence[StageCost], worst: StageCost, traffic: Sequence[Comm
 
 def _saved(cost: StageCost) -> int:
     """Bytes that one micro-batch keeps for backward on a stage."""
-    return sum(chunk.kept for chunk in cost.costs)
+    return sum(chunk.saved_bytes for chunk in cost.costs)
 
 
-def _moment(active: StageActivations) -> Moment:
+def _peak_event(active: StageActivations) -> PeakEvent:
     phase, _, op = active.where.partition(" of ")
-    return Moment(phase, op)
+    return PeakEvent(phase, op)
 
 
 def _breakdown(worst: StageCost) -> Iterator[Breakdown]:
     held, active = worst.states, worst.active
     beside = (
-        [("kept for micro-batches in flight", active.kept), ("working micro-batch", active.working)]
+        [("kept for micro-batches in flight", active.saved_in_flight), ("working micro-batch", active.working)]
         if worst.beside is active
         else [("gradients in fp32, inside the optimizer step", held.step_bytes)]
     )
@@ -163,7 +162,7 @@ def _stage(cost: StageCost, sent: int) -> Stage:
         weight_bytes=cost.states.weight_bytes,
         gradient_bytes=cost.states.gradient_bytes,
         optimizer_bytes=cost.states.optimizer_bytes,
-        kept_bytes=cost.beside.kept,
+        kept_bytes=cost.beside.saved_in_flight,
         working_bytes=cost.beside.working,
         allocated_peak_bytes=cost.peak,
         moment=cost.beside.where,

@@ -1,4 +1,4 @@
-"""What a plan states that changes no figure, or that its profile has not: told in notes, and no figure read as its."""
+"""What a plan states that changes no figure, or that its profile has not: notes say so, no figure is read as its."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def notes(model: ModelConfig, settings: PlanSettings, point: Point, *, device: b
     profile = PROFILES[settings.profile]
     yield from block_notes(settings, point, device=device)
     if not point.v_layout_matters and _stated(settings, "v_layout") and "v_layout" not in profile.fixed:
-        yield f"{_told(settings, 'v_layout')}: no effect ({why_no_layout(point)})"
+        yield f"{_said(settings, 'v_layout')}: no effect ({why_no_layout(point)})"
     yield from _beside_others(settings)
     if profile.texts and _stated(settings, "names"):
-        yield f"{_told(settings, 'names')}: no effect (profile {profile.name} has its own code)"
+        yield f"{_said(settings, 'names')}: no effect (profile {profile.name} has its own code)"
     yield from _layers(model, settings)
     yield from _policies(model, settings, profile)
     yield from _facts(model, settings)
@@ -44,7 +44,7 @@ def notes(model: ModelConfig, settings: PlanSettings, point: Point, *, device: b
         yield f"{profile.sparse}: here attention is priced to all tokens, in the form asked for"
     if profile.shardings and settings.sharding not in profile.shardings:
         own = " or ".join(profile.shardings)
-        yield f"{_told(settings, 'sharding')} is priced as asked, but profile {profile.name} trains with {own} only"
+        yield f"{_said(settings, 'sharding')} is priced as asked, but profile {profile.name} trains with {own} only"
 
 
 def _beside_others(settings: PlanSettings) -> Iterator[str]:
@@ -52,7 +52,7 @@ def _beside_others(settings: PlanSettings) -> Iterator[str]:
     for name in table.TABLE:
         why = table.idle(name, settings) if _stated(settings, name) else ""
         if why:
-            yield f"{_told(settings, name)}: no effect ({why})"
+            yield f"{_said(settings, name)}: no effect ({why})"
 
 
 def _policies(model: ModelConfig, settings: PlanSettings, profile: Profile) -> Iterator[str]:
@@ -70,7 +70,7 @@ def block_notes(settings: PlanSettings, point: Point, *, device: bool = True) ->
     profile = PROFILES[settings.profile]
     for field, value in profile.fixed.items():
         if _stated(settings, field) and getattr(settings, field) != value:
-            yield f"{_told(settings, field)}: no effect (profile {profile.name} has {value} only)"
+            yield f"{_said(settings, field)}: no effect (profile {profile.name} has {value} only)"
     yield from _attention(settings, point)
     for field in _OF_VERDICTS if not device else ():
         if _stated(settings, field):
@@ -84,15 +84,15 @@ def _attention(settings: PlanSettings, point: Point) -> Iterator[str]:
     profile, kernel, key = PROFILES[settings.profile], point.kernel, point.key
     for field in _OP_BY_OP if kernel.fused else ():
         if _stated(settings, field) and field not in profile.fixed:
-            yield f"{_told(settings, field)}: no effect (kernel {kernel.name} is one call, with its own)"
+            yield f"{_said(settings, field)}: no effect (kernel {kernel.name} is one call, with its own)"
     if settings.softmax_dtype == settings.dtype and not kernel.fused and "softmax_dtype" not in profile.fixed:
-        yield f"{_told(settings, 'softmax_dtype')}: no effect (activations are {settings.dtype} already)"
+        yield f"{_said(settings, 'softmax_dtype')}: no effect (activations are {settings.dtype} already)"
     if settings.value_padding not in {None, key.value_padding}:
         wide = kernel.pads(form_of(key.form).shared_key)
         why = "V is as wide as Q and K already" if wide else f"kernel {kernel.name} takes V as wide as it is"
-        yield f"{_told(settings, 'value_padding')}: no effect ({why})"
+        yield f"{_said(settings, 'value_padding')}: no effect ({why})"
     if settings.sp == 1 and settings.scheme not in {None, FORMS[point.form].scheme}:
-        yield f"{_told(settings, 'scheme')}: no effect (sp 1: one rank has the whole sequence, and nothing moves)"
+        yield f"{_said(settings, 'scheme')}: no effect (sp 1: one rank has the whole sequence, and nothing moves)"
 
 
 def why_no_layout(point: Point) -> str:
@@ -137,11 +137,11 @@ def _layers(model: ModelConfig, settings: PlanSettings) -> Iterator[str]:
         if part in _HOLDS and not _HOLDS[part][0](model, kinds):
             yield f"remat {part}: no effect ({model.name} has no {_HOLDS[part][1]})"
     if _stated(settings, "imbalance_percent") and not _has_experts(model, kinds):
-        yield f"{_told(settings, 'imbalance_percent')}: no effect ({model.name} has no experts)"
+        yield f"{_said(settings, 'imbalance_percent')}: no effect ({model.name} has no experts)"
     elif _stated(settings, "imbalance_percent") and settings.ep == 1:
-        yield f"{_told(settings, 'imbalance_percent')}: no effect (ep 1: every rank has all experts and its own rows)"
+        yield f"{_said(settings, 'imbalance_percent')}: no effect (ep 1: every rank has all experts and its own rows)"
     if _stated(settings, "shared_overlap") and not _has_shared(model, kinds):
-        yield f"{_told(settings, 'shared_overlap')}: no effect ({model.name} has no shared experts)"
+        yield f"{_said(settings, 'shared_overlap')}: no effect ({model.name} has no shared experts)"
 
 
 def _facts(model: ModelConfig, settings: PlanSettings) -> Iterator[str]:
@@ -157,5 +157,5 @@ def _facts(model: ModelConfig, settings: PlanSettings) -> Iterator[str]:
             yield f"facts.{fact}: no effect ({model.name} has no layers {which})"
 
 
-def _told(settings: PlanSettings, field: str) -> str:
+def _said(settings: PlanSettings, field: str) -> str:
     return f"{field} {getattr(settings, field)}"

@@ -57,7 +57,7 @@ def persistent_buffers(costs: Sequence[ChunkCost], profile: Profile, arch: str) 
 
 
 def _buffers(segment: Segment) -> Iterable[Buffer]:
-    size, values = segment.point.key.facts.elements, segment.at.values
-    for item in segment.at.account.timeline.standing:
+    size, values = segment.point.key.predicates.elements, segment.at.values
+    for item in segment.at.account.timeline.persistent:
         outer, inner = size(item.outer).at(values), size(item.inner).at(values)
         yield Buffer(item.name, outer, inner, DTYPE_BYTES[item.dtype])

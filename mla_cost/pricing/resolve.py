@@ -16,7 +16,7 @@ from mla_cost.errors import InputError, nearest, shown
 from mla_cost.inputs import table
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.language.dims import SYMBOLS, base_values, facts_of
+from mla_cost.language.dims import SYMBOLS, base_values, predicates_of
 from mla_cost.language.numbers import at_each, floor_divide, maximum
 from mla_cost.language.program import Kernel, Pair, Profile, Requirement, Scheme, sizes_asked
 from mla_cost.language.recompute import DISCARDING, POLICIES, TOGETHER
@@ -67,14 +67,14 @@ def resolve(
         values["f"] = settings.idle_mlp
     groups = scheme.groups(values.get("A", 1), values.get("C", 1))
     base = base_values(values, *groups)
-    facts = facts_of(base, *groups)
-    require_present(profile, facts.zeros)
-    matters = not facts.exchanged or "value" not in scheme.moves
+    predicates = predicates_of(base, *groups)
+    require_present(profile, predicates.zeros)
+    matters = not predicates.exchanged or "value" not in scheme.moves
     key = Key(
         form=form_of(form).name,
         scheme=scheme.name,
         kernel=kernel.name,
-        facts=facts,
+        predicates=predicates,
         dtype=settings.dtype,
         v_layout=settings.v_layout,
         value_padding=_padding(kernel, form_of(form).shared_key, settings.value_padding, values),
@@ -85,7 +85,7 @@ def resolve(
         norm=settings.norm,
         layer=layer,
         cross_entropy=settings.cross_entropy,
-        down_projections=settings.down_projections if facts.rows_divided else "replicated",
+        down_projections=settings.down_projections if predicates.rows_divided else "replicated",
         remat=policy(settings.remat, profile),
     )
     key = _surrounded(_implemented(key, profile, settings), settings)
@@ -214,8 +214,8 @@ def _no_policy(name: str, profile: Profile) -> InputError:
     if further:
         allowed += f"; with profile {' or '.join(others)} {', '.join(further)} too"
     meant = nearest(name, (*own, *further), count=1)
-    told = [f"{each} (profile {' or '.join(others)})" if each in further else each for each in meant]
-    return InputError(f"unknown remat {shown(name)}", allowed=allowed, nearest=told)
+    reported = [f"{each} (profile {' or '.join(others)})" if each in further else each for each in meant]
+    return InputError(f"unknown remat {shown(name)}", allowed=allowed, nearest=reported)
 
 
 def layer_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
@@ -382,12 +382,12 @@ def _way_out(scheme: Scheme, broken: Requirement, fields: Mapping[str, int]) -> 
     most = min(fields[broken.by], gcd(*(fields[need.what] for need in divided)))  # what divides all divides this
     degrees = range(most, 0, -1)
     below = next(size for size in degrees if not any(need.broken({**fields, broken.by: size}) for need in divided))
-    told = f"the nearest {broken.by} below is {below}"
+    reported = f"the nearest {broken.by} below is {below}"
     if broken.what != "seq_len":
-        return told
+        return reported
     parts = broken.parts(fields[broken.by])
     above = f"the nearest seq_len above is {-(-fields['seq_len'] // parts) * parts}"
-    return above if broken.by not in table.TABLE else f"{told}, {above}"
+    return above if broken.by not in table.TABLE else f"{reported}, {above}"
 
 
 def _padding(kernel: Kernel, shared: bool, wanted: str | None, values: Mapping[str, int]) -> str:

@@ -14,10 +14,9 @@ from mla_cost.language import evaluate
 from mla_cost.language.dims import declared, product_text
 from mla_cost.language.machine import DTYPE_BYTES, PROGRAMS, Allocation, Timeline
 from mla_cost.language.polynomial import Polynomial
-from mla_cost.pricing import automatic
+from mla_cost.pricing import automatic, verdicts
 from mla_cost.pricing import notes as ignored
-from mla_cost.pricing import verdict as fit
-from mla_cost.pricing.block import Figures, figures
+from mla_cost.pricing.block import BlockFigures, figures
 from mla_cost.pricing.compare import compare
 from mla_cost.pricing.compile import form_of, timeline
 from mla_cost.pricing.notes import why_no_layout
@@ -30,7 +29,7 @@ from mla_cost.results import (
     FlopCount,
     Flops,
     Memory,
-    Moment,
+    PeakEvent,
     Result,
     TensorCost,
     Verdict,
@@ -62,12 +61,12 @@ def _beside(model: ModelConfig, device: DeviceConfig | None, settings: PlanSetti
     it = _try(model, row.form, asked, device.family)
     if isinstance(it, Illegal):
         return None
-    told = fit.verdict(model, device, asked, it)
+    reported = verdicts.verdict(model, device, asked, it)
     peaks = it.saved_bytes, it.peak_bytes, it.allocated_peak_bytes
-    return Beside(automatic.EAGER, *peaks, told.status, told.reason)
+    return Beside(automatic.EAGER, *peaks, reported.status, reported.reason)
 
 
-def _try(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> Figures | Illegal:
+def _try(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> BlockFigures | Illegal:
     try:
         return figures(resolve(model, form, settings), family, settings.layers)
     except Illegal as error:
@@ -75,8 +74,8 @@ def _try(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> 
 
 
 def _baseline(
-    model: ModelConfig, settings: PlanSettings, family: str, priced: dict[str, Figures | Illegal]
-) -> Figures | None:
+    model: ModelConfig, settings: PlanSettings, family: str, priced: dict[str, BlockFigures | Illegal]
+) -> BlockFigures | None:
     """What every form is compared with: the baseline form under its own scheme, if these settings allow it."""
     found = priced.get(defaults.BASELINE) if settings.scheme is None else None
     if found is None:
@@ -107,15 +106,15 @@ def _row(
     model: ModelConfig,
     device: DeviceConfig | None,
     settings: PlanSettings,
-    it: Figures,
-    baseline: Figures | None,
+    it: BlockFigures,
+    baseline: BlockFigures | None,
     why: tuple[str, ...],
 ) -> Result:
     found = numbers(model, device, settings, it)
     verdict = found.verdict
     notes = [*why, *_notes(it), *ignored.block_notes(settings, it.point, device=device is not None)]
     if device and verdict and verdict.status == "oom":
-        notes.insert(0, fit.fused_way_out(model, device, it.point.form, settings))
+        notes.insert(0, verdicts.fused_way_out(model, device, it.point.form, settings))
     return found._replace(
         settings=_settings(settings, it.point),
         memory=_memory(it, found.memory),
@@ -124,7 +123,7 @@ def _row(
     )
 
 
-def numbers(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, it: Figures) -> Result:
+def numbers(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, it: BlockFigures) -> Result:
     """A result with what columns tell of it, and without its tensors, its moments and its words."""
     return Result(
         device=device.name if device else None,
@@ -134,7 +133,7 @@ def numbers(model: ModelConfig, device: DeviceConfig | None, settings: PlanSetti
         kernel=it.point.kernel.name,
         profile=settings.profile,
         settings={},
-        key=it.point.key.facts.words(),
+        key=it.point.key.predicates.words(),
         memory=Memory(
             saved_bytes=it.saved_bytes,
             peak_bytes=it.peak_bytes,
@@ -144,7 +143,7 @@ def numbers(model: ModelConfig, device: DeviceConfig | None, settings: PlanSetti
         communication=_communication(it),
         flops=Flops(_flops(it, "forward", settings.causal), _flops(it, "backward", settings.causal)),
         compared_to_explicit=(),
-        verdict=fit.verdict(model, device, settings, it) if device else None,
+        verdict=verdicts.verdict(model, device, settings, it) if device else None,
     )
 
 
@@ -175,7 +174,7 @@ def _settings(settings: PlanSettings, point: Point) -> dict[str, Any]:
 # ---- memory
 
 
-def _memory(it: Figures, memory: Memory) -> Memory:
+def _memory(it: BlockFigures, memory: Memory) -> Memory:
     """The figures that columns tell, with where they come from."""
     at = it.allocated.peak.event
     alive = [a for a in it.at.account.gradients if _allocations(it)[a].alive_at(at)]
@@ -185,23 +184,23 @@ def _memory(it: Figures, memory: Memory) -> Memory:
         parameter_gradient_bytes=gradients,
         parameter_gradient_total_bytes=it.gradient_bytes,
         kernel_workspace_bytes=work,
-        peak_moment=_moment(it, it.seen.peak.event),
-        allocated_peak_moment=_moment(it, at),
+        peak_moment=_peak_event(it, it.seen.peak.event),
+        allocated_peak_moment=_peak_event(it, at),
         tensors=_tensors(it),
         breakdown=_breakdown(it, gradients, work),
     )
 
 
-def _allocations(it: Figures) -> list[Allocation]:
+def _allocations(it: BlockFigures) -> list[Allocation]:
     return it.at.account.timeline.allocations
 
 
-def _moment(it: Figures, event: int) -> Moment:
+def _peak_event(it: BlockFigures, event: int) -> PeakEvent:
     found = it.at.account.timeline.events[event]
-    return Moment(found.phase, found.op)
+    return PeakEvent(found.phase, found.op)
 
 
-def _breakdown(it: Figures, gradients: int, work: int) -> tuple[Breakdown, ...]:
+def _breakdown(it: BlockFigures, gradients: int, work: int) -> tuple[Breakdown, ...]:
     own = it.allocated.peak.bytes - gradients - work
     parts = [
         ("tensors of one block", own),
@@ -213,10 +212,10 @@ def _breakdown(it: Figures, gradients: int, work: int) -> tuple[Breakdown, ...]:
     return tuple(Breakdown(name, amount, "counted") for name, amount in parts if amount)
 
 
-def _tensors(it: Figures) -> tuple[TensorCost, ...]:
+def _tensors(it: BlockFigures) -> tuple[TensorCost, ...]:
     """Every storage that is saved or alive at the peak."""
     event = it.seen.peak.event
-    size = {dim: it.point.key.facts.size(dim).at(it.at.values) for dim in _dims(it.at.account.timeline)}
+    size = {dim: it.point.key.predicates.size(dim).at(it.at.values) for dim in _dims(it.at.account.timeline)}
     return tuple(
         TensorCost(
             name=allocation.label,
@@ -252,7 +251,7 @@ def byte_formula(allocation: Allocation) -> str:
 # ---- communication and flops
 
 
-def _communication(it: Figures) -> Communication:
+def _communication(it: BlockFigures) -> Communication:
     calls = tuple(collectives(it.at, it.layers))
     sums = Totals(calls)
     return Communication(sums.of("forward"), sums.of("backward"), calls)
@@ -264,16 +263,16 @@ def _flop_polynomials(run: Timeline, phase: str, causal: bool) -> tuple[Polynomi
 
 
 def flop_count(run: Timeline, values: Mapping[str, int], phase: str, causal: bool) -> FlopCount:
-    """Flops are exact ints of any size; no fence applies to them."""
+    """Flops are exact ints of any size; no exact-integer limit applies to them."""
     return FlopCount(*(polynomial.at(values) for polynomial in _flop_polynomials(run, phase, causal)))
 
 
-def _flops(it: Figures, phase: str, causal: bool) -> FlopCount:
+def _flops(it: BlockFigures, phase: str, causal: bool) -> FlopCount:
     once = flop_count(it.at.account.timeline, it.at.values, phase, causal)
     return FlopCount(*(None if count is None else count * it.layers for count in once))
 
 
-def _notes(it: Figures) -> list[str]:
+def _notes(it: BlockFigures) -> list[str]:
     notes = []
     if not it.point.v_layout_matters:
         notes.append(f"v_layout: no effect ({why_no_layout(it.point)})")
@@ -283,7 +282,7 @@ def _notes(it: Figures) -> list[str]:
     return notes
 
 
-def _sends_more_than_baseline(it: Figures) -> bool:
+def _sends_more_than_baseline(it: BlockFigures) -> bool:
     """Whether forward sends more than the baseline form under its own scheme, where that divides the heads alike."""
     declared = form_of(defaults.BASELINE)
     if it.point.scheme.name == declared.scheme or not it.point.scheme.divides_heads:
@@ -292,7 +291,7 @@ def _sends_more_than_baseline(it: Figures) -> bool:
     return _sent(it.at.account.timeline, it) > _sent(run, it)
 
 
-def _sent(run: Timeline, it: Figures) -> int:
+def _sent(run: Timeline, it: BlockFigures) -> int:
     return _wire(run).at(it.at.values)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.language.evaluate import Evaluation, FenceError, Moment, Walk
+from mla_cost.language.evaluate import Evaluation, ExactLimitError, LiveBytes, Walk
 from mla_cost.language.machine import DTYPE_BYTES
 from mla_cost.language.schedule import PassKind
 from mla_cost.language.workspace import kinds_of
@@ -22,8 +22,8 @@ from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.placement import Chunk
 from mla_cost.mesh.schedule import PassInFlight, worst_passes
 from mla_cost.pricing.block import evaluation, too_large
-from mla_cost.pricing.places import VARIANTS, layers_of
 from mla_cost.pricing.resolve import Point, resolve
+from mla_cost.pricing.stage_layers import VARIANTS, layers_of
 from mla_cost.weights.parameters import LayerKind, layer_kinds
 
 Held = tuple[str, int]  # what it is, and its bytes
@@ -33,22 +33,22 @@ Look = Callable[[Evaluation], Walk]
 class Segment(NamedTuple):
     """One evaluated layer of one micro-batch. Bytes.
 
-    kept: between its forward and its backward. forward, backward: where each has most alive, input included, without
-    parameters and with each gradient of a weight only until it is added to its buffer.
+    saved_bytes: between its forward and its backward. forward, backward: where each has most alive, input included,
+    without parameters and with each gradient of a weight only until it is added to its buffer.
     """
 
     name: str
     point: Point
     at: Evaluation
-    kept: int
-    forward: Moment
-    backward: Moment
+    saved_bytes: int
+    forward: LiveBytes
+    backward: LiveBytes
 
     @property
     def hidden_bytes(self) -> int:
         """The hidden states of a micro-batch, as stages send them."""
         key = self.point.key
-        return key.facts.elements((key.facts.rows, "b", "h")).at(self.at.values) * DTYPE_BYTES[key.dtype]
+        return key.predicates.elements((key.predicates.rows, "b", "h")).at(self.at.values) * DTYPE_BYTES[key.dtype]
 
 
 class Part(NamedTuple):
@@ -59,19 +59,19 @@ class Part(NamedTuple):
 
     place: int
     segment: Segment
-    moment: Moment
+    live: LiveBytes
     before: int
     held: tuple[Held, ...] = ()
 
     @property
     def bytes(self) -> int:
         """Alive of this micro-batch."""
-        return self.before + self.moment.bytes + sum(amount for _, amount in self.held)
+        return self.before + self.live.bytes + sum(amount for _, amount in self.held)
 
     @property
     def where(self) -> str:
         """Phase, op and layer."""
-        event = self.segment.at.account.timeline.events[self.moment.event]
+        event = self.segment.at.account.timeline.events[self.live.event]
         return f"{event.phase} of {event.op} ({self.segment.name})"
 
 
@@ -90,7 +90,7 @@ class ChunkCost(NamedTuple):
     """A chunk of layers, one micro-batch: what it keeps, and where its passes have most alive; None without layers."""
 
     segments: tuple[Segment, ...]
-    kept: int
+    saved_bytes: int
     forward: Part | None
     backward: Part | None
 
@@ -120,7 +120,7 @@ def segment(model: ModelConfig, form: str, settings: PlanSettings, place: Place,
     at = evaluation(point)
     try:
         walk = look(at)
-    except FenceError as error:
+    except ExactLimitError as error:
         raise too_large(error) from None
     return Segment(place.layer, point, at, at.saved_bytes(), walk.forward, walk.backward)
 
@@ -181,7 +181,7 @@ def chunk_cost(chunk: Chunk, segments: Sequence[Segment]) -> ChunkCost:
 
 def chunk_parts(chunk: Chunk, segments: Sequence[Segment]) -> tuple[int, list[Part], list[Part]]:
     """What segments in a row keep, and each of them at work, forward and backward. Bytes enter as sums only."""
-    before = list(accumulate((at.kept for at in segments), initial=0))
+    before = list(accumulate((at.saved_bytes for at in segments), initial=0))
     forward = [Part(place, at, at.forward, before[place]) for place, at in enumerate(segments)]
     held = [tuple(_held(chunk, segments, place)) for place in range(len(segments))]
     backward = [Part(place, at, at.backward, before[place], held[place]) for place, at in enumerate(segments)]
@@ -203,11 +203,12 @@ def _most(parts: Sequence[Part]) -> Part | None:
 class StageActivations(NamedTuple):
     """The most that a stage's activations take. Bytes.
 
-    kept: by all but the micro-batch at work; working: by that one, in `chunk`, at `part`. in_flight: micro-batches of
-    each chunk at that moment, the one at work included. after: what runs instead where no micro-batch is in flight.
+    saved_in_flight: by all but the micro-batch at work; working: by that one, in `chunk`, at `part`. in_flight:
+    micro-batches of each chunk at that moment, the one at work included. after: what runs instead where no micro-batch
+    is in flight.
     """
 
-    kept: int
+    saved_in_flight: int
     working: int
     in_flight: tuple[int, ...]
     chunk: int
@@ -217,7 +218,7 @@ class StageActivations(NamedTuple):
     @property
     def bytes(self) -> int:
         """Of all micro-batches."""
-        return self.kept + self.working
+        return self.saved_in_flight + self.working
 
     @property
     def where(self) -> str:
@@ -226,13 +227,13 @@ class StageActivations(NamedTuple):
 
 
 def activations(parallel: Parallel, stage: int, chunks: Sequence[ChunkCost]) -> StageActivations:
-    """The worst moment of the schedule."""
+    """The peak event of the schedule."""
     return max((during(at, chunks) for at in worst_passes(parallel, stage)), key=lambda moment: moment.bytes)
 
 
 def during(at: PassInFlight, chunks: Sequence[ChunkCost]) -> StageActivations:
-    """The worst moment of one pass."""
-    kept = sum(count * chunk.kept for count, chunk in zip(at.beside, chunks, strict=True))
+    """The peak event of one pass."""
+    kept = sum(count * chunk.saved_bytes for count, chunk in zip(at.beside, chunks, strict=True))
     own = chunks[at.chunk]
     part = own.forward if at.kind is PassKind.FORWARD else own.backward
     in_flight = tuple(count + (index == at.chunk) for index, count in enumerate(at.beside))

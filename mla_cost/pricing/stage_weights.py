@@ -1,8 +1,8 @@
 """What one rank of a stage holds of a model's weights: those that the programs of its layers use, by their dims.
 
-Which weights a program has is decided by few of a plan's settings (`Asked`): no kernel, scheme or policy adds any. So
-each layer is run once, forward, on one rank of a sequence and of the experts, and its weights have their sizes at the
-degrees asked for. What no program describes is added from `weights.parameters`.
+Which weights a program has is decided by few of a plan's settings (`WeightsAsked`): no kernel, scheme or policy adds
+any. So each layer is run once, forward, on one rank of a sequence and of the experts, and its weights have their sizes
+at the degrees asked for. What no program describes is added from `weights.parameters`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from mla_cost.declared.layers import named as declared_as
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.language.dims import base_values, facts, facts_of
+from mla_cost.language.dims import base_values, predicates, predicates_of
 from mla_cost.mesh.placement import Chunk
 from mla_cost.pricing.compile import Key, form_of, weights
-from mla_cost.pricing.places import ENDS, MODULE, VARIANTS, Named, layers_of
 from mla_cost.pricing.resolve import layer_sizes, require_present, symbol_values
+from mla_cost.pricing.stage_layers import ENDS, MODULE, VARIANTS, Named, layers_of
 from mla_cost.weights.held import Held, RankParameters, placed, rank_parameters
 from mla_cost.weights.parameters import LayerKind, layer_kinds, undeclared_weights
 
 _ALONE = frozenset({"P", "E", "T"})  # one rank of a sequence, of the experts and of each of them
 
 
-class Asked(NamedTuple):
+class WeightsAsked(NamedTuple):
     """What of a plan decides the weights of a rank."""
 
     form: str
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
     etp: int
 
     @classmethod
-    def of(cls, form: str, settings: PlanSettings) -> Asked:
+    def of(cls, form: str, settings: PlanSettings) -> WeightsAsked:
         """That of a form under these settings."""
         return cls(form, *(getattr(settings, name) for name in cls._fields[1:]))
 
@@ -56,7 +56,7 @@ class RankWeights:
 
     """
 
-    def __init__(self, model: ModelConfig, asked: Asked) -> None:
+    def __init__(self, model: ModelConfig, asked: WeightsAsked) -> None:
         self.model = model
         self.asked = asked
         self._profile = PROFILES[asked.profile]
@@ -89,9 +89,9 @@ class RankWeights:
 
     def _read(self, layer: str) -> Iterator[Held]:
         key = _key(self.asked, layer, self._values)
-        require_present(self._profile, key.facts.zeros)
+        require_present(self._profile, key.predicates.zeros)
         for weight in weights(key):
-            elements = key.facts.elements(weight.dims).at(self._values)
+            elements = key.predicates.elements(weight.dims).at(self._values)
             yield placed(weight.label, weight.dims, elements, weight.dtype, self.asked.tp)
 
     def _own(self, place: Named) -> Iterator[Held]:
@@ -137,7 +137,7 @@ class RankWeights:
         yield from found.values()
 
 
-def _key(asked: Asked, layer: str, values: dict[str, int]) -> Key:
+def _key(asked: WeightsAsked, layer: str, values: dict[str, int]) -> Key:
     """The program of a layer that has its weights and as little beside them as can be."""
     declared, _, variant = layer.partition(" ")
     mixer, indexer = VARIANTS[variant]
@@ -146,7 +146,9 @@ def _key(asked: Asked, layer: str, values: dict[str, int]) -> Key:
         form=form_of(asked.form).name,
         scheme=FORMS[asked.form].scheme,
         kernel=defaults.ATTENTION_KERNEL,
-        facts=facts(_ALONE, facts_of(values, heads_divided=False).zeros, heads_divided=False, rows_divided=divided),
+        predicates=predicates(
+            _ALONE, predicates_of(values, heads_divided=False).zeros, heads_divided=False, rows_divided=divided
+        ),
         dtype=asked.dtype,
         layer=declared,
         profile=asked.profile,
@@ -156,7 +158,7 @@ def _key(asked: Asked, layer: str, values: dict[str, int]) -> Key:
     )
 
 
-def _values(model: ModelConfig, asked: Asked) -> dict[str, int]:
+def _values(model: ModelConfig, asked: WeightsAsked) -> dict[str, int]:
     """The sizes of weights at these degrees: of the shortest sequence that tp divides."""
     degrees = {name: getattr(asked, name) for name in ("tp", "ep", "etp", "vocab_multiple")}
     least = SimpleNamespace(seq_len=asked.tp, sp=1, micro_batch=1, loss_chunks=1, **degrees)

@@ -16,7 +16,7 @@ _EACH: Final = "bytes that one such layer keeps for backward, per micro-batch an
 def refusal(model: ModelConfig, profile: str = defaults.PROFILE) -> str | None:
     """Why no plan prices all layers of `model`, with the way out; None where one can.
 
-    profile: a name, whose own way to price one block alone is told.
+    profile: a name, whose own way to price one block alone is reported.
     """
     never = several_blocks(model)
     if never is not None:

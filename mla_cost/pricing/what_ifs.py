@@ -42,7 +42,7 @@ class Change(NamedTuple):
     ranks: int = 1
 
 
-class Priced:
+class PricedPlan:
     """A plan of one form and its row; what it sends and runs is worked out when asked for. Bytes, flops."""
 
     def __init__(self, model: ModelConfig, device: DeviceConfig, settings: PlanSettings, row: Result) -> None:
@@ -51,14 +51,14 @@ class Priced:
         self.settings = settings
         self.row = row
 
-    def after(self, change: Change) -> Priced:
+    def after(self, change: Change) -> PricedPlan:
         """The plan with a change; one that cannot be is an illegal row with the reason."""
         settings = _changed(self, change)
         try:
             (row,) = rows(self.model, self.device, settings)
         except InputError as error:
             row = pricing.illegal(self.device, settings.form[0], settings, str(error))
-        return Priced(self.model, self.device, settings, row)
+        return PricedPlan(self.model, self.device, settings, row)
 
     @property
     def verdict(self) -> Verdict:
@@ -126,16 +126,16 @@ def with_levers(
     refused: bool = False,
     allowed: Allowed = anything,
 ) -> Result:
-    """The row with its verdict's levers and remedy filled in. refused: levers that are refused are told as well.
+    """The row with its verdict's levers and remedy filled in. refused: levers that are refused are reported as well.
 
     allowed: which plans may be advised, and passed on the way; a search keeps to its own limits.
     """
     if row.verdict is None or row.verdict.status == "illegal":
         return row  # its reason names the way out
-    asked = Priced(model, device, settings.model_copy(update={"form": (row.form,)}), row)
+    asked = PricedPlan(model, device, settings.model_copy(update={"form": (row.form,)}), row)
     found = [lever(asked, change) for change in changes(asked) if allowed(_changed(asked, change))]
-    told = sorted((it for it in found if _tells(it, refused)), key=_order)
-    return row._replace(verdict=row.verdict._replace(levers=tuple(told), remedy=remedy(asked, allowed)))
+    reported = sorted((it for it in found if _tells(it, refused)), key=_order)
+    return row._replace(verdict=row.verdict._replace(levers=tuple(reported), remedy=remedy(asked, allowed)))
 
 
 def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
@@ -147,14 +147,14 @@ def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings
     return pricing.rows(model, device, settings)
 
 
-def _changed(plan: Priced, change: Change) -> PlanSettings:
+def _changed(plan: PricedPlan, change: Change) -> PlanSettings:
     return plan.settings.model_copy(update=dict(change.update))
 
 
 # ---- the changes
 
 
-def changes(asked: Priced) -> Iterator[Change]:
+def changes(asked: PricedPlan) -> Iterator[Change]:
     """Every change that may be tried from here, legal or not."""
     settings, row = asked.settings, asked.row
     yield from (Change("form", {"form": (form,), "scheme": None}) for form in FORMS if form != row.form)
@@ -175,7 +175,7 @@ def changes(asked: Priced) -> Iterator[Change]:
         yield from (Change("sharding", {"sharding": name}) for name in SHARDINGS if name != settings.sharding)
 
 
-def _kernels(asked: Priced) -> Iterator[Change]:
+def _kernels(asked: PricedPlan) -> Iterator[Change]:
     """Each other kernel, with the value padding under which it trains."""
     options = automatic.training_kernels(asked.model, asked.device, asked.row.form, asked.settings)
     padding = {option.kernel: option.value_padding for option in options}
@@ -234,7 +234,7 @@ def _pipeline(model: ModelConfig, settings: PlanSettings) -> Change:
 # ---- what a change does
 
 
-def lever(asked: Priced, change: Change) -> Lever:
+def lever(asked: PricedPlan, change: Change) -> Lever:
     """A change with what it does."""
     after = asked.after(change)
     made = after.status != "illegal"
@@ -257,7 +257,7 @@ def lever(asked: Priced, change: Change) -> Lever:
     )
 
 
-def _exchanged(before: Priced, after: Priced) -> tuple[int, int]:
+def _exchanged(before: PricedPlan, after: PricedPlan) -> tuple[int, int]:
     """Bytes that a micro-batch no longer keeps for backward, and those that it keeps instead."""
     gone, new = before.saved - after.saved, after.saved - before.saved
     return _bytes(gone), _bytes(new)
@@ -268,7 +268,7 @@ def _bytes(storages: Counter[tuple[str, str, int]]) -> int:
 
 
 def _tells(lever: Lever, refused: bool) -> bool:
-    """A lever that is refused is told when asked; one that changes nothing has nothing to tell."""
+    """A lever that is refused is reported when asked; one that changes nothing has nothing to tell."""
     if lever.status in REFUSED:
         return refused
     return any((lever.required_delta_bytes, lever.sent_delta_bytes, lever.flops_delta))
@@ -280,15 +280,15 @@ def _order(lever: Lever) -> tuple[bool, int, int, int, str]:
     return lever.status in REFUSED, *known, lever.change
 
 
-def words(before: Priced, after: Priced) -> str:
+def words(before: PricedPlan, after: PricedPlan) -> str:
     """Every setting that differs, as `tp 1 -> 2, dp 8 -> 4`; names that the program chose are those of the rows."""
     named = {field: (getattr(before.row, field), getattr(after.row, field)) for field in ("form", "scheme", "kernel")}
-    told = [f"{field} {now}" for field, (was, now) in named.items() if now != was and now in _NAMES[field]]
+    reported = [f"{field} {now}" for field, (was, now) in named.items() if now != was and now in _NAMES[field]]
     for field in PlanSettings.model_fields:
         was, now = getattr(before.settings, field), getattr(after.settings, field)
         if field not in {*named, "value_padding"} and was != now:
-            told.append(_step(field, was, now))
-    return ", ".join(told)
+            reported.append(_step(field, was, now))
+    return ", ".join(reported)
 
 
 def _step(field: str, was: object, now: object) -> str:
@@ -301,11 +301,11 @@ def _step(field: str, was: object, now: object) -> str:
 
 
 class _Found(NamedTuple):
-    plan: Priced
+    plan: PricedPlan
     ranks: int
 
 
-def remedy(asked: Priced, allowed: Allowed = anything) -> str | None:
+def remedy(asked: PricedPlan, allowed: Allowed = anything) -> str | None:
     """The smallest change that makes it fit, in words; None where it fits already.
 
     Smallest: on as many ranks as now if that can be, then the fewest steps (a doubling, a halving or another name is
@@ -315,10 +315,10 @@ def remedy(asked: Priced, allowed: Allowed = anything) -> str | None:
     if asked.status in {"fits", "tight", "illegal"}:
         return None
     found = _search(asked, allowed)
-    return f"no {LONGEST} changes of these settings make it fit" if found is None else _told(asked, found)
+    return f"no {LONGEST} changes of these settings make it fit" if found is None else _reported(asked, found)
 
 
-def _told(asked: Priced, found: _Found) -> str:
+def _reported(asked: PricedPlan, found: _Found) -> str:
     more = f" on {found.ranks} times the ranks" if found.ranks > 1 else ""
     verdict = found.plan.verdict
     tight = "" if verdict.status == "fits" else f"{verdict.status}, "
@@ -327,7 +327,7 @@ def _told(asked: Priced, found: _Found) -> str:
     return f"{change}; it {price}" if price else change
 
 
-def _price(before: Priced, after: Priced) -> Iterator[str]:
+def _price(before: PricedPlan, after: PricedPlan) -> Iterator[str]:
     """What a change costs beside memory, or spares."""
     moved, run = after.sent - before.sent, before.executed
     if moved:
@@ -337,15 +337,15 @@ def _price(before: Priced, after: Priced) -> Iterator[str]:
         yield f"runs {abs(share):.0f} % {'more' if share > 0 else 'fewer'} flops"
 
 
-def _search(asked: Priced, allowed: Allowed) -> _Found | None:
+def _search(asked: PricedPlan, allowed: Allowed) -> _Found | None:
     if _hopeless(asked):
         return None
-    known: dict[str, Priced] = {}
+    known: dict[str, PricedPlan] = {}
     same = _shortest(asked, 1, known, allowed)
     return same if same is not None else _shortest(asked, 2**LONGEST, known, allowed)
 
 
-def _hopeless(asked: Priced) -> bool:
+def _hopeless(asked: PricedPlan) -> bool:
     """Whether states alone rule out every plan that LONGEST changes can lead to, so that none needs to be priced.
 
     No change leaves less than half the weights of an average stage, and the worst stage has no less than the average.
@@ -360,7 +360,7 @@ def _hopeless(asked: Priced) -> bool:
     return least > reach
 
 
-def _shortest(asked: Priced, most: int, known: dict[str, Priced], allowed: Allowed) -> _Found | None:
+def _shortest(asked: PricedPlan, most: int, known: dict[str, PricedPlan], allowed: Allowed) -> _Found | None:
     """The best of the plans that are the fewest steps away and fit, or are tight where none fits.
 
     most: how many times the ranks it may take. known: plans priced already, by their settings.
@@ -377,7 +377,7 @@ def _shortest(asked: Priced, most: int, known: dict[str, Priced], allowed: Allow
     return tight
 
 
-def _steps(at: _Found, most: int, seen: set[str], known: dict[str, Priced], allowed: Allowed) -> Iterator[_Found]:
+def _steps(at: _Found, most: int, seen: set[str], known: dict[str, PricedPlan], allowed: Allowed) -> Iterator[_Found]:
     """The plans one step away that can be run and have not been seen."""
     for change in changes(at.plan):
         after = _changed(at.plan, change)

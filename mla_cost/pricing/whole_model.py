@@ -16,12 +16,11 @@ from mla_cost.inputs.table import TABLE
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.legality import problems
 from mla_cost.mesh.placement import Chunk, stages
-from mla_cost.pricing import automatic
-from mla_cost.pricing import verdict as fit
+from mla_cost.pricing import automatic, verdicts
 from mla_cost.pricing.persistent import persistent_buffers
 from mla_cost.pricing.resolve import IMPLEMENTATION, Illegal, Point, named, refuse_form
 from mla_cost.pricing.stage import ChunkCost, Segments, StageActivations, activations, as_allocated
-from mla_cost.pricing.stage_weights import Asked, RankWeights
+from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.pricing.usable import Reserved, staging
 from mla_cost.results import (
@@ -54,7 +53,7 @@ class StageCost(NamedTuple):
 
     @property
     def beside(self) -> StageActivations:
-        """What is alive beside states at the worst moment: of the schedule, or of the optimizer step behind it."""
+        """What is alive beside states at the peak event: of the schedule, or of the optimizer step behind it."""
         made = self.states.step_bytes
         if made <= self.active.bytes:
             return self.active
@@ -62,7 +61,7 @@ class StageCost(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """States, persistent buffers, and what is alive beside them at the worst moment."""
+        """States, persistent buffers, and what is alive beside them at the peak event."""
         return self.states.total + sum(part.bytes for part in self.persistent) + self.beside.bytes
 
 
@@ -71,9 +70,11 @@ def verdict(
 ) -> Verdict:
     """What a device says to the allocated peak of the worst stage, of which `allowed` is budgeted. Bytes."""
     experts, degrees = bool(model.num_routed_experts), parallel_of(settings)
-    groups = fit.Groups(degrees.communicators(experts=experts), degrees.further_communicators(experts=experts))
+    groups = verdicts.Groups(degrees.communicators(experts=experts), degrees.further_communicators(experts=experts))
     reserved = reserved_beside(device, settings, point.values)
-    return fit.model_verdict(model, device, settings, point, peak, groups=groups, allowed=allowed, reserved=reserved)
+    return verdicts.model_verdict(
+        model, device, settings, point, peak, groups=groups, allowed=allowed, reserved=reserved
+    )
 
 
 def reserved_beside(device: DeviceConfig, settings: PlanSettings, at: Mapping[str, Any]) -> tuple[Reserved, ...]:
@@ -176,7 +177,7 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
     require_legal(model, settings)
     parallel, keeping = parallel_of(settings), state_settings(settings)
     segments = Segments(model, form, settings, as_allocated(family))
-    weights = RankWeights(model, Asked.of(form, settings))
+    weights = RankWeights(model, WeightsAsked.of(form, settings))
     laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
     alike = {tuple(map(segments.alike, chunks)): chunks for chunks in laid_out}
     kept = {key: _kept(weights, parallel, keeping, segments, chunks, arch) for key, chunks in alike.items()}

@@ -30,7 +30,7 @@ class Breakdown(NamedTuple):
     basis: Literal["counted", "budgeted"]
 
 
-class Moment(NamedTuple):
+class PeakEvent(NamedTuple):
     """When something happens: the phase and the op that runs."""
 
     phase: str
@@ -38,10 +38,10 @@ class Moment(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """One pipeline stage of the model scope, from 0. in_flight: micro-batches kept per chunk at the worst moment.
+    """One pipeline stage of the model scope, from 0. in_flight: micro-batches kept per chunk at the peak event.
 
     kept: of the micro-batches in flight but one; working: of that one, at its peak; saved: what any one of them keeps
-    between its forward and its backward. Where the worst moment is inside
+    between its forward and its backward. Where the peak event is inside
     the optimizer step, nothing is in flight or kept, and working is what the step makes. moments: Adam's part of the
     optimizer, which the first step makes. sent: wire bytes of one rank in one optimizer step, over all axes.
     """
@@ -75,8 +75,8 @@ class Memory(NamedTuple):
     optimizer_bytes: int | None = None
     kernel_workspace_bytes: int | None = None
     allocated_peak_bytes: int | None = None
-    peak_moment: Moment | None = None
-    allocated_peak_moment: Moment | None = None
+    peak_moment: PeakEvent | None = None
+    allocated_peak_moment: PeakEvent | None = None
     tensors: tuple[TensorCost, ...] = ()
     breakdown: tuple[Breakdown, ...] = ()
     stages: tuple[Stage, ...] | None = None
@@ -163,7 +163,7 @@ class Lever(NamedTuple):
     lever: the setting that is turned; settings: all that change with it. ranks_factor: by how much the number of ranks
     grows. sent, flops: forward and backward; at the model scope in one optimizer step, on the stage that has most of
     them. reason: why it is refused. dropped, kept: of a recomputation, what a micro-batch then no longer keeps for
-    backward on the stage that is told (or in the blocks), and what it keeps instead.
+    backward on the stage that is selected (or in the blocks), and what it keeps instead.
     """
 
     lever: str

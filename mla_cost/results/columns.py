@@ -166,7 +166,7 @@ def plan_rows(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def result_row(result: Result, other_memory: int = 0) -> dict[str, Any]:
-    """One result as a row; its figures are None where no program exists. A reason is told for refusals."""
+    """One result as a row; its figures are None where no program exists. A reason is reported for refusals."""
     verdict, read = result.verdict, Read(result, other_memory)
     legal = result.memory.allocated_peak_bytes is not None
     status = verdict.status if verdict is not None else "none"

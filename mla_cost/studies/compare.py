@@ -14,7 +14,7 @@ from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings, is_stated
 from mla_cost.language.program import Pair, Scheme
 from mla_cost.pricing import automatic
-from mla_cost.pricing.block import Figures, figures
+from mla_cost.pricing.block import BlockFigures, figures
 from mla_cost.pricing.nodes import Near, near
 from mla_cost.pricing.resolve import Illegal, named, resolve
 
@@ -138,7 +138,7 @@ def _kernels(model: ModelConfig, device: DeviceConfig | None, form: str, setting
     return list(dict.fromkeys((*(each.kernel for each in trains), *fused)))
 
 
-def _priced(it: Figures, form: str, scheme: Scheme, settings: PlanSettings, node: int) -> Row:
+def _priced(it: BlockFigures, form: str, scheme: Scheme, settings: PlanSettings, node: int) -> Row:
     forward, backward = (near(it.at, phase, node, settings.tp) for phase in ("forward", "backward"))
     return Row(
         form=form,
@@ -153,10 +153,10 @@ def _priced(it: Figures, form: str, scheme: Scheme, settings: PlanSettings, node
     )
 
 
-def balance(scheme: Scheme, it: Figures, settings: PlanSettings) -> Fraction:
+def balance(scheme: Scheme, it: BlockFigures, settings: PlanSettings) -> Fraction:
     """Attention of the busiest rank over the mean: of neighbouring positions under a causal mask the last has most."""
     ranks = settings.sp
-    even = not settings.causal or scheme.deal == "zig-zag" or it.point.key.facts.heads_divided
+    even = not settings.causal or scheme.deal == "zig-zag" or it.point.key.predicates.heads_divided
     return Fraction(1) if even or ranks == 1 else Fraction(2 * ranks - 1, ranks)
 
 

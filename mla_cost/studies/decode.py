@@ -139,7 +139,7 @@ def _weight_basis(model: ModelConfig) -> str:
 
 
 def _basis(scan: str, launch: str, overhead_us: float | None) -> tuple[str, ...]:
-    told = [f"overhead: {OVERHEAD_SOURCE if overhead_us is None else 'stated by the user'}"]
-    told += [f"{name}: {each.basis}, {each.source}" for name, each in SCANS.items() if name == scan]
-    told += [f"{launch}: {LAUNCHES[launch].basis}, {LAUNCHES[launch].source}"] * (LAUNCHES[launch].share != 1)
-    return tuple(told)
+    reported = [f"overhead: {OVERHEAD_SOURCE if overhead_us is None else 'stated by the user'}"]
+    reported += [f"{name}: {each.basis}, {each.source}" for name, each in SCANS.items() if name == scan]
+    reported += [f"{launch}: {LAUNCHES[launch].basis}, {LAUNCHES[launch].source}"] * (LAUNCHES[launch].share != 1)
+    return tuple(reported)

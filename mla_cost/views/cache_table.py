@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group
 
 from mla_cost.views import terminal
-from mla_cost.views.grid import Grid
+from mla_cost.views.grid import TextGrid
 from mla_cost.views.units import readable
 
 
@@ -16,7 +16,7 @@ def show(rows: Sequence[Mapping[str, Any]], context: int, batch: int) -> None:
     """Print rows of `CacheRow.to_dict`."""
     fits = any(row["fits"] for row in rows)
     names = ("model", "dtype", "bytes/token", f"{context:,} tokens", f"x {batch}", *(["fit"] if fits else []), "basis")
-    grid = Grid(names, left=("model", "dtype", "basis"))
+    grid = TextGrid(names, left=("model", "dtype", "basis"))
     for row in rows:
         amount = f"{row['bytes_per_token']:,.2f}".removesuffix(".00")
         own = [_fit(row["fits"])] if fits else []
@@ -30,21 +30,21 @@ def _fit(fits: Mapping[str, Any] | None) -> str:
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    told = []
+    reported = []
     if len(rows) == 1:
         (row,) = rows
         for entry in row["entries"]:
             each = "every token" if entry["tokens"] == 1 else f"every {entry['tokens']} tokens"
-            told.append(f"{entry['layers']} layers x {entry['bytes']:,} bytes of {each}: {entry['what']}")
-        told += [f"{row['per_sequence_bytes']:,} bytes a sequence beside"] * bool(row["per_sequence_bytes"])
-        told += [f"note: {row['notes']}"] * bool(row["notes"]) + [f"source: {row['source']}"]
-        told += [_beside(row["fits"])] * bool(row["fits"])
-    told.append(
+            reported.append(f"{entry['layers']} layers x {entry['bytes']:,} bytes of {each}: {entry['what']}")
+        reported += [f"{row['per_sequence_bytes']:,} bytes a sequence beside"] * bool(row["per_sequence_bytes"])
+        reported += [f"note: {row['notes']}"] * bool(row["notes"]) + [f"source: {row['source']}"]
+        reported += [_beside(row["fits"])] * bool(row["fits"])
+    reported.append(
         "Bytes of one device; a latent lies whole on each tensor-parallel rank. bf16 unless dtype says otherwise."
     )
     if any(row["fits"] for row in rows):
-        told.append("fit: sequences beside the weights, estimated; activations, pages and graphs are left out.")
-    return told
+        reported.append("fit: sequences beside the weights, estimated; activations, pages and graphs are left out.")
+    return reported
 
 
 def _beside(fits: Mapping[str, Any]) -> str:

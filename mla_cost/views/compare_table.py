@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.console import Group
 
 from mla_cost.views import terminal
-from mla_cost.views.grid import Grid
+from mla_cost.views.grid import TextGrid
 from mla_cost.views.units import sent
 
 _COLUMNS: Final = 100  # of a pipe
@@ -23,7 +23,7 @@ def show(answer: Mapping[str, Any], *, refused: bool = False) -> None:
         f"tp {asked['tp']}, {asked['devices_per_node']} devices a node. One block, one rank, GiB."
     )
     names = ("", "form", "scheme", "saved", "peak", "forward", "backward", "busiest")
-    grid = Grid(names, left=("", "form", "scheme"))
+    grid = TextGrid(names, left=("", "form", "scheme"))
     for row in answer["results"]:
         ways = ["/".join(sent(row[phase][where]) for where in ("inside", "between")) for phase in names[5:7]]
         words = ("*" if row["best"] else "", row["form"], row["scheme"])
@@ -37,15 +37,15 @@ def _lines(answer: Mapping[str, Any], refused: bool) -> list[str]:
         "forward, backward: sent inside the node/between nodes, by the rank that sends most out. busiest: attention of",
         "the busiest rank over the mean.",
     )
-    told = [" ".join(lines), f"kernels: {_kernels(answer)}"]
+    reported = [" ".join(lines), f"kernels: {_kernels(answer)}"]
     inferred = [f"{row['form']} {row['scheme']}" for row in answer["results"] if row["basis"] == "inferred"]
-    told += [f"inferred, not read in code: {', '.join(inferred)}"] * bool(inferred)
+    reported += [f"inferred, not read in code: {', '.join(inferred)}"] * bool(inferred)
     count = len(answer["refused"])
     if refused:
-        told += [f"{row['form']} {row['scheme']}: {row['reason']}" for row in answer["refused"]]
+        reported += [f"{row['form']} {row['scheme']}: {row['reason']}" for row in answer["refused"]]
     elif count:
-        told.append(f"{count} combinations have no program; --refused says why.")
-    return told
+        reported.append(f"{count} combinations have no program; --refused says why.")
+    return reported
 
 
 def _kernels(answer: Mapping[str, Any]) -> str:

@@ -8,14 +8,14 @@ from typing import Any
 from rich.console import Group
 
 from mla_cost.views import terminal
-from mla_cost.views.grid import Grid
+from mla_cost.views.grid import TextGrid
 from mla_cost.views.units import readable
 
 
 def show(steps: Sequence[Mapping[str, Any]], covers: str) -> None:
     """Print steps of `Step.to_dict`."""
     names = ("form", "weights", "cache", "per token", "read ms", "compute ms", "floor ms", "waits ms", "step ms")
-    grid = Grid(names, left=("form",))
+    grid = TextGrid(names, left=("form",))
     for step in steps:
         times = [
             f"{step[name] / 1000:,.2f}" for name in ("read_us", "compute_us", "floor_us", "overhead_us", "step_us")

@@ -31,8 +31,8 @@ def text(page: Data, width: int = 80) -> str:
         _counted_words(page),
         "Reasons for every row and the questions the paper leaves: --format markdown",
     ]
-    told = "\n".join(textwrap.fill(sentence, width, break_on_hyphens=False) for sentence in sentences)
-    return f"{_counts(page)}\n{_listing(_listed(page), width)}{told}\n"
+    reported = "\n".join(textwrap.fill(sentence, width, break_on_hyphens=False) for sentence in sentences)
+    return f"{_counts(page)}\n{_listing(_listed(page), width)}{reported}\n"
 
 
 def _accounts(row: Data) -> str:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mla_cost.views import terminal
-from mla_cost.views.grid import Grid
+from mla_cost.views.grid import TextGrid
 from mla_cost.views.parts import assumed
 
 LIMITS = {
@@ -79,8 +79,8 @@ def _device_line(name: str, title: str, rows: list[Mapping[str, Any]]) -> str:
     return f"{name} ({title})" + ("" if usable is None else f": usable {usable / 2**30:,.2f} GiB")
 
 
-def _rows(rows: list[Mapping[str, Any]]) -> Grid:
-    table = Grid(("form", "kernel", "longest", "least sp", "fewest", ""), left=("form", "kernel", ""))
+def _rows(rows: list[Mapping[str, Any]]) -> TextGrid:
+    table = TextGrid(("form", "kernel", "longest", "least sp", "fewest", ""), left=("form", "kernel", ""))
     for row in rows:
         least = _count(row["min_sp"], row["min_sp_status"]), _count(row["min_devices"], row["min_status"])
         table.add(row["form"], row["kernel"], _count(row["max_seq_len"]), *least, LIMITS[row["limited_by"]])
@@ -104,12 +104,12 @@ def _fewest(rows: list[Mapping[str, Any]]) -> Iterator[RenderableType]:
 
 
 def _notes(rows: list[Mapping[str, Any]]) -> Iterator[RenderableType]:
-    told: dict[str, list[str]] = {}
+    reported: dict[str, list[str]] = {}
     for row in rows:
         if row["reason"] and row["limited_by"] != "max_seq_len":
-            told.setdefault(row["reason"], []).append(f"{row['device']} {row['form']}")
+            reported.setdefault(row["reason"], []).append(f"{row['device']} {row['form']}")
         for note in row["notes"]:
-            told.setdefault(note, []).append(f"{row['device']} {row['form']}")
-    for reason, names in told.items():
+            reported.setdefault(note, []).append(f"{row['device']} {row['form']}")
+    for reason, names in reported.items():
         yield Text("")
         yield Text(f"{', '.join(names)}: {reason}")

@@ -1,4 +1,4 @@
-"""A table that is never cut: where a terminal is too narrow for it, every row is told in words."""
+"""A table that is never cut: where a terminal is too narrow for it, every row is reported in words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 Cell = str | Text
 
 
-class Grid:
+class TextGrid:
     """Rows under names. left: columns of words, from which the last one may fold; the others are numbers, to the right.
 
     A narrow terminal gets a paragraph per row: its words, then each number after the name of its column.
@@ -34,7 +34,7 @@ class Grid:
         if needed <= options.max_width:
             yield table
         elif len(self.rows) == 1:
-            yield self._told(self.rows[0])
+            yield self._reported(self.rows[0])
         else:
             yield self._paragraphs()
 
@@ -43,7 +43,7 @@ class Grid:
         table.add_column(justify="right", no_wrap=True)
         table.add_column(overflow="fold")
         for number, row in enumerate(self.rows, 1):
-            table.add_row(f"{number}.", self._told(row))
+            table.add_row(f"{number}.", self._reported(row))
         return table
 
     def _table(self) -> Table:
@@ -59,7 +59,7 @@ class Grid:
     def _widest(self, column: int) -> int:
         return max((len(row[column]) for row in self.rows), default=0)
 
-    def _told(self, row: Sequence[Cell]) -> Text:
+    def _reported(self, row: Sequence[Cell]) -> Text:
         """`laga, 41.10 states, ...`: words as they are, numbers with their column's name."""
         parts: list[Text] = []
         for name, cell in zip(self.names, row, strict=True):

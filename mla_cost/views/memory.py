@@ -31,7 +31,7 @@ PARTS: Final = (
 )
 
 
-class Layer(Protocol):
+class DrawnBand(Protocol):
     """A name and its bytes over the events."""
 
     @property
@@ -40,7 +40,7 @@ class Layer(Protocol):
     def bytes(self) -> tuple[int, ...]: ...
 
 
-class Timeline(NamedTuple):
+class DrawnTimeline(NamedTuple):
     """Live bytes over the events of a block, ready to be drawn; fields as in mla_cost.explaining.pictures."""
 
     title: str
@@ -48,13 +48,13 @@ class Timeline(NamedTuple):
     ops: Sequence[str]
     phases: Sequence[str]
     peak: int
-    layers: Sequence[Layer]
+    layers: Sequence[DrawnBand]
 
 
 # ---- over time
 
 
-def draw_timelines(path: Path, title: str, timelines: Sequence[Timeline]) -> None:
+def draw_timelines(path: Path, title: str, timelines: Sequence[DrawnTimeline]) -> None:
     """Write the picture as the file's name says (.png or .svg), a panel for each timeline, all on one scale."""
     figure, panels = _figure(len(timelines), title, height=3.3)
     most = max(max(_totals(it)) for it in timelines) / GIB
@@ -63,11 +63,11 @@ def draw_timelines(path: Path, title: str, timelines: Sequence[Timeline]) -> Non
     figure.savefig(path)
 
 
-def _totals(it: Timeline) -> list[int]:
+def _totals(it: DrawnTimeline) -> list[int]:
     return [sum(amounts) for amounts in zip(*(layer.bytes for layer in it.layers), strict=True)]
 
 
-def _timeline(axes: Any, it: Timeline, most: float) -> None:
+def _timeline(axes: Any, it: DrawnTimeline, most: float) -> None:
     totals, count = _totals(it), len(it.ops)
     floor = [0.0] * (count + 1)
     colours = iter(COLOURS)
@@ -92,7 +92,7 @@ def _timeline(axes: Any, it: Timeline, most: float) -> None:
     _legend(axes, "alive at the peak, GiB")
 
 
-def _scale(it: Timeline, most: float) -> tuple[float, float]:
+def _scale(it: DrawnTimeline, most: float) -> tuple[float, float]:
     """The ends of the scale, GiB: what never changes is cut where it would leave little room for what does."""
     still = sum(layer.bytes[0] for layer in it.layers if len(set(layer.bytes)) == 1) / GIB
     highest = max(_totals(it)) / GIB
@@ -102,7 +102,7 @@ def _scale(it: Timeline, most: float) -> tuple[float, float]:
     return float(int(max(still - room * 0.2, 0))), highest + room * 0.25
 
 
-def _mark_peak(axes: Any, it: Timeline, peak: float, high: float) -> None:
+def _mark_peak(axes: Any, it: DrawnTimeline, peak: float, high: float) -> None:
     place = it.peak + 0.5
     text = f"peak {peak:.2f} GiB, {it.phases[it.peak]} of {it.ops[it.peak]}"
     left = place > len(it.ops) / 2
@@ -119,7 +119,7 @@ def _mark_peak(axes: Any, it: Timeline, peak: float, high: float) -> None:
         axes.axhline(it.usable_bytes / GIB, color="#000000", linewidth=1, linestyle="--")
 
 
-def _op_ticks(axes: Any, it: Timeline) -> None:
+def _op_ticks(axes: Any, it: DrawnTimeline) -> None:
     """The op of each run of events, and a line where backward begins."""
     places, names, place = [], [], 0
     for (phase, op), run in groupby(zip(it.phases, it.ops, strict=True)):
@@ -137,7 +137,7 @@ def _op_ticks(axes: Any, it: Timeline) -> None:
 # ---- per stage
 
 
-def draw_model(path: Path, title: str, results: Sequence[Result], timelines: Sequence[Timeline]) -> None:
+def draw_model(path: Path, title: str, results: Sequence[Result], timelines: Sequence[DrawnTimeline]) -> None:
     """Write the picture as the file's name says: every stage of each result as a bar, then live bytes over time."""
     figure, panels = _figure(len(results) + len(timelines), title, height=3.1)
     usable = [r.verdict.usable_bytes for r in results if r.verdict and r.verdict.usable_bytes]

@@ -10,7 +10,7 @@ from rich.text import Text
 from mla_cost.inputs.table import names
 from mla_cost.results import Plan, Result, Stage
 from mla_cost.views.bars import MOST, stage_bars
-from mla_cost.views.grid import Grid
+from mla_cost.views.grid import TextGrid
 from mla_cost.views.parts import (
     also_set,
     assumed,
@@ -51,18 +51,18 @@ def model_table(plan: Plan, *, every_stage: bool = False) -> RenderableType:
     for device, results in by_device(plan):
         parts += [Text(""), Text(device_line(plan, device, results), style="bold")]
         parts += [Text(reserve_line(results), style="dim"), _forms(results)]
-        told = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and refused(r)]
-        parts += [items(told)] if told else []
+        reported = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and refused(r)]
+        parts += [items(reported)] if reported else []
         priced = [result for result in results if result.memory.stages]
         parts += list(_stages(priced, plan.inputs["stage"], every_stage)) if priced else []
     return Group(*parts, Text(""), *_small_print(plan))
 
 
 def _columns(plan: Plan) -> str:
-    told = [result.memory.stages[result.settings["stage"]] for result in plan.results if result.memory.stages]
+    reported = [result.memory.stages[result.settings["stage"]] for result in plan.results if result.memory.stages]
     stages = [stage for result in plan.results for stage in result.memory.stages or ()]
     words = WORKING + (IN_STEP if not all(any(stage.in_flight) for stage in stages) else "")
-    return COLUMNS.format(_which(plan), words + (BUFFERS if _with_buffers(told) else ""), _sender(plan))
+    return COLUMNS.format(_which(plan), words + (BUFFERS if _with_buffers(reported) else ""), _sender(plan))
 
 
 def _sender(plan: Plan) -> str:
@@ -107,11 +107,11 @@ def _heading(plan: Plan) -> str:
     )
 
 
-def _forms(results: Sequence[Result]) -> Grid:
-    told = [result.memory.stages[result.settings["stage"]] for result in results if result.memory.stages]
-    buffers = _with_buffers(told)
+def _forms(results: Sequence[Result]) -> TextGrid:
+    reported = [result.memory.stages[result.settings["stage"]] for result in results if result.memory.stages]
+    buffers = _with_buffers(reported)
     names = ("form", "states", "kept", "working", *["buffers"] * buffers, "total", "sent", "verdict")
-    table = Grid(names, left=("form", "verdict"))
+    table = TextGrid(names, left=("form", "verdict"))
     for result in results:
         table.add(result.form, *_figures(result, buffers), verdict_text(result))
     return table
@@ -121,10 +121,10 @@ def _figures(result: Result, buffers: bool) -> list[str]:
     memory = result.memory
     if not memory.stages:
         return ["-"] * (5 + buffers)
-    told = memory.stages[result.settings["stage"]]
-    states = told.weight_bytes + told.gradient_bytes + told.optimizer_bytes
-    parts = [states, told.kept_bytes, told.working_bytes, *[_buffers(told)] * buffers]
-    return [*map(gib, parts), gib(told.allocated_peak_bytes), gib(_sent(result))]
+    reported = memory.stages[result.settings["stage"]]
+    states = reported.weight_bytes + reported.gradient_bytes + reported.optimizer_bytes
+    parts = [states, reported.kept_bytes, reported.working_bytes, *[_buffers(reported)] * buffers]
+    return [*map(gib, parts), gib(reported.allocated_peak_bytes), gib(_sent(result))]
 
 
 def _worst(stages: Iterable[Stage]) -> Stage:
@@ -138,16 +138,16 @@ def _stages(results: list[Result], asked: int | None, every_stage: bool) -> Iter
     yield Text("")
     yield Text(f"Stages under {least.form}, kernel {least.kernel}")
     buffers = _with_buffers(stages)
-    table = Grid((*STAGE, *["buffers"] * buffers, "total", "sent"))
+    table = TextGrid((*STAGE, *["buffers"] * buffers, "total", "sent"))
     for stage in _shown(stages, asked):
         table.add(*_stage(stage, buffers))
     yield table
     yield Text("")
     yield from stage_bars(least, stages if len(stages) <= MOST or every_stage else _shown(stages, asked))
     yield Text("")
-    yield Text(f"Worst moment: {_worst(stages).moment} on stage {_worst(stages).stage}")
+    yield Text(f"Peak event: {_worst(stages).moment} on stage {_worst(stages).stage}")
     if asked not in {None, _worst(stages).stage}:
-        yield Text(f"Worst moment of stage {asked}: {stages[asked or 0].moment}")
+        yield Text(f"Peak event of stage {asked}: {stages[asked or 0].moment}")
 
 
 def _shown(stages: tuple[Stage, ...], asked: int | None) -> list[Stage]:

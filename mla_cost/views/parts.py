@@ -22,9 +22,9 @@ STYLES = {"fits": "green", "tight": "yellow", "oom": "red", "unsupported": "mage
 LONGEST = 60  # characters of a value
 
 
-def also_set(changed: Mapping[str, Any], told: Collection[str]) -> str:
+def also_set(changed: Mapping[str, Any], reported: Collection[str]) -> str:
     """A line of settings that are not the default's and that nothing else in the heading tells; empty where none."""
-    rest = [f"{name} {_value(name, value)}" for name, value in changed.items() if name not in told]
+    rest = [f"{name} {_value(name, value)}" for name, value in changed.items() if name not in reported]
     return f"\nalso set: {', '.join(rest)}" if rest else ""
 
 
@@ -57,11 +57,11 @@ def reserve_line(results: list[Result]) -> str:
     """What stands between usable and visible memory, all of it budgeted; empty without a verdict."""
     verdict = next((r.verdict for r in results if r.verdict and r.verdict.usable_bytes is not None), None)
     parts = [item for item in verdict.basis if item.name.startswith("reserve: ")] if verdict else []
-    told = [f"{item.name.removeprefix('reserve: ')} {_kept_back(item)}" for item in parts if item.bytes]
-    return f"kept back, budgeted: {', '.join(told)}" if told else ""
+    reported = [f"{item.name.removeprefix('reserve: ')} {_reserved(item)}" for item in parts if item.bytes]
+    return f"reserved, budgeted: {', '.join(reported)}" if reported else ""
 
 
-def _kept_back(item: Basis) -> str:
+def _reserved(item: Basis) -> str:
     """An amount and, of a range, its high end."""
     return gib(-item.bytes) + ("" if item.high_bytes is None else f" (up to {gib(-item.high_bytes)})")
 

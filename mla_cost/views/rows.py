@@ -12,7 +12,7 @@ from rich.text import Text
 
 from mla_cost.results import markdown
 from mla_cost.views import terminal
-from mla_cost.views.grid import Grid
+from mla_cost.views.grid import TextGrid
 from mla_cost.views.units import gib
 from mla_cost.views.units import sent as sent_gib
 
@@ -51,7 +51,7 @@ def _cell(value: Any) -> str:
 def show(settings: Sequence[str], rows: Sequence[Row], left_out: int, sent: str, file: Any = None) -> None:
     """Print rows as a table: what varies, the names that vary, GiB, verdict. sent: what is sent by whom, in what time.
 
-    Numbers are wholly told whatever the width: a narrow terminal gets a paragraph per row.
+    Numbers are wholly reported whatever the width: a narrow terminal gets a paragraph per row.
     """
     parts: list[RenderableType] = [_table(settings, rows)]
     parts.append(Text(f"GiB on one rank (wire: sent {sent}; left: usable less required).", style="dim"))
@@ -61,11 +61,11 @@ def show(settings: Sequence[str], rows: Sequence[Row], left_out: int, sent: str,
     terminal.show(Group(*parts), file)
 
 
-def _table(settings: Sequence[str], rows: Sequence[Row]) -> Grid:
+def _table(settings: Sequence[str], rows: Sequence[Row]) -> TextGrid:
     names = [name.removeprefix("dims.") for name in settings]
     words = [name for name in settings if not any(isinstance(row[name], int) for row in rows)]
     left = [*(name.removeprefix("dims.") for name in words), "verdict"]
-    table = Grid((*names, *(name for _, name, _ in SHOWN), "verdict"), left)
+    table = TextGrid((*names, *(name for _, name, _ in SHOWN), "verdict"), left)
     for row in rows:
         cells = [_cell(row[name]) for name in settings] + [text(row[name]) for name, _, text in SHOWN]
         table.add(*cells, Text(row["status"], STYLES.get(row["status"], "")))

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mla_cost.views import terminal
-from mla_cost.views.grid import Grid
+from mla_cost.views.grid import TextGrid
 from mla_cost.views.parts import STYLES, assumed
 from mla_cost.views.rows import csv_text as rows_text
 from mla_cost.views.units import gib
@@ -30,7 +30,7 @@ ORDERS: Final = {
     "flops": "flops",
     "idle": "idle share of the pipeline",
 }
-LISTED: Final = 8  # counts of devices that are told one by one
+LISTED: Final = 8  # counts of devices that are reported one by one
 SHOWN: Final = 20  # of the Pareto set
 NOTE: Final = (
     "needs, left: required and free memory of one rank, GiB; sent: in one optimizer step by the stage that sends most, "
@@ -80,13 +80,13 @@ def csv_text(columns: Sequence[str], candidates: Iterable[Mapping[str, Any]]) ->
 def _note(inputs: Mapping[str, Any]) -> str:
     rates = inputs["weights"]
     units = {"peak_bf16_dense_tflops": "Tflop/s", "intra_node_gb_s": "GB/s in a node", "inter_node_gb_s": "GB/s beyond"}
-    told = (f"{rates[name].partition(' ')[0]} {unit}{_doubt(rates[name])}" for name, unit in units.items())
+    reported = (f"{rates[name].partition(' ')[0]} {unit}{_doubt(rates[name])}" for name, unit in units.items())
     note = NOTE.format(node=rates["devices_per_node"].partition(" ")[0])
-    return f"{note} Peaks, with sources in `mla-cost show {inputs['device']}`: {', '.join(told)}."
+    return f"{note} Peaks, with sources in `mla-cost show {inputs['device']}`: {', '.join(reported)}."
 
 
-def _doubt(told: str) -> str:
-    return " (not verified)" if told.endswith("not verified)") else ""
+def _doubt(reported: str) -> str:
+    return " (not verified)" if reported.endswith("not verified)") else ""
 
 
 def _winner(row: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -122,11 +122,11 @@ def _numbers(devices: Sequence[int]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], *, alone: bool = True) -> Iterator[RenderableType]:
-    """The rows, with their variants unless each stands `alone`; what all of them have in common is told in a line."""
+    """The rows, with their variants unless each stands `alone`; what all of them have in common is said in a line."""
     varying = [name for name in SETTINGS if len({row[name] for row in rows}) > 1]
     names = [SHORT.get(name, name) for name in varying]
     words = [SHORT.get(name, name) for name in varying if not isinstance(rows[0][name], int)]
-    table = Grid((*names, *(FIGURES[:-1] if alone else FIGURES), "verdict"), (*words, "verdict"))
+    table = TextGrid((*names, *(FIGURES[:-1] if alone else FIGURES), "verdict"), (*words, "verdict"))
     for row in rows:
         figures = list(_figures(row))[: -1 if alone else None]
         table.add(*(str(row[name]) for name in varying), *figures, Text(row["status"], STYLES[row["status"]]))

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from mla_cost.results import Plan, Result, TensorCost
 from mla_cost.views import terminal
-from mla_cost.views.grid import Grid
+from mla_cost.views.grid import TextGrid
 from mla_cost.views.parts import (
     also_set,
     assumed,
@@ -49,8 +49,8 @@ def plan_table(plan: Plan, *, bars: bool = False) -> RenderableType:
     parts: list[RenderableType] = [Text(_heading(plan)), *map(Text, assumed(plan.inputs)), Text(COLUMNS, style="dim")]
     for device, results in by_device(plan):
         parts += [Text(""), Text(device_line(plan, device, results), style="bold"), _verdicts(results)]
-        told = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and refused(r)]
-        parts += [items(told)] if told else []
+        reported = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and refused(r)]
+        parts += [items(reported)] if reported else []
     if bars:
         from mla_cost.views.bars import form_bars
 
@@ -84,8 +84,8 @@ def _heading(plan: Plan) -> str:
     inputs = plan.inputs
     layers, sp = inputs["layers"], inputs["sp"]
     blocks = "one attention block" if layers == 1 else f"{layers} attention blocks"
-    told = [f"{inputs['seq_len'] // sp:,} positions per rank"] * (sp > 1) + [inputs["sp_default"]]
-    share = f"sp {sp}" + (f" ({'; '.join(filter(None, told))})" if any(told) else "")
+    reported = [f"{inputs['seq_len'] // sp:,} positions per rank"] * (sp > 1) + [inputs["sp_default"]]
+    share = f"sp {sp}" + (f" ({'; '.join(filter(None, reported))})" if any(reported) else "")
     about = [blocks, f"{inputs['seq_len']:,} tokens", share, f"micro-batch {inputs['micro_batch']}", inputs["dtype"]]
     also = also_set(inputs["changed"], TOLD)
     lines = [f"{inputs['model_title']}: {', '.join(about)}, kernel {inputs['kernel']}{other_memory(plan)}{also}"]
@@ -95,8 +95,8 @@ def _heading(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _verdicts(results: Iterable[Result]) -> Grid:
-    table = Grid(("form", "saved", "peak", "allocated", "fwd", "bwd", "verdict"), left=("form", "verdict"))
+def _verdicts(results: Iterable[Result]) -> TextGrid:
+    table = TextGrid(("form", "saved", "peak", "allocated", "fwd", "bwd", "verdict"), left=("form", "verdict"))
     for result in results:
         memory, traffic = result.memory, result.communication
         table.add(

@@ -147,8 +147,8 @@ def gaps(config: ModelConfig) -> Iterator[tuple[str, str]]:
     missing = [fact for fact in _facts_needed(config) if getattr(config, fact) is None]
     if missing:
         hints = [f" ({config.assumed[fact]})" if fact in config.assumed else "" for fact in missing]
-        told = ", ".join(fact + hint for fact, hint in zip(missing, hints, strict=True))
-        yield f"its source does not state {told}", ", ".join(missing)
+        reported = ", ".join(fact + hint for fact, hint in zip(missing, hints, strict=True))
+        yield f"its source does not state {reported}", ", ".join(missing)
     if config.uncounted_parts is not None and config.uncounted_parameters is None:
         way_out = "uncounted_parameters (elements per layer; 0 leaves them out)"
         yield f"its dims do not describe {config.uncounted_parts}", way_out

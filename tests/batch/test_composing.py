@@ -1,4 +1,4 @@
-"""The model scope at many points: equal to `plan` to the byte, refusals as rows, exact below the fence."""
+"""The model scope at many points: equal to `plan` to the byte, refusals as rows, exact below the limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mla_cost.batch.composed import require_equal
 from mla_cost.batch.pipelines import FIGURES, Names, pipeline
 from mla_cost.inputs import catalog
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.language.evaluate import Moment
+from mla_cost.language.evaluate import LiveBytes
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.pricing.stage import activations, chunk_cost
 
@@ -199,7 +199,7 @@ def test_a_disagreement_is_an_error():
         found.check()
 
 
-def test_flops_above_the_fence_are_compared_to_the_rounding_of_doubles():
+def test_flops_above_the_exact_limit_are_compared_to_the_rounding_of_doubles():
     large = {"flops_model": float(2**60)}
     require_equal(0, large, {"flops_model": 2**60 + 1})
     with pytest.raises(ArithmeticError):
@@ -256,8 +256,8 @@ class Numbers:
 
     def __init__(self, figures):
         kept, forward, backward, self.hidden_bytes, self._gradients = map(int, figures)
-        self.kept = kept
-        self.forward, self.backward = Moment(0, forward), Moment(0, backward)
+        self.saved_bytes = kept
+        self.forward, self.backward = LiveBytes(0, forward), LiveBytes(0, backward)
         self.at = self
 
     def gradient_bytes(self):

@@ -69,12 +69,12 @@ def test_a_course_is_the_same_over_numbers_and_over_rows():
         values = {name: int(draw.integers(1, 9)) for name in {name for monomial in monomials for name in monomial}}
         numbers = [size.at(values) for size in each]
         at = np.array([np.prod([values[name] for name in monomial] or [1]) for monomial in monomials])
-        told = course(account, account.allocated, numbers, kinds)
+        reported = course(account, account.allocated, numbers, kinds)
         rows = course(account, account.allocated, [*rows_of(each, monomials)], kinds)
-        for ours, theirs in zip(told.phases(), rows.phases(), strict=True):
+        for ours, theirs in zip(reported.phases(), rows.phases(), strict=True):
             assert ours == [row @ at for row in theirs]
-        assert max(map(max, told.phases())) == max(*told.live, *(live for _, live in told.works), 0)
-        assert rows.after_forward @ at == told.after_forward
+        assert max(map(max, reported.phases())) == max(*reported.live, *(live for _, live in reported.works), 0)
+        assert rows.after_forward @ at == reported.after_forward
 
 
 def test_what_follows_is_the_same_for_numbers_and_arrays():

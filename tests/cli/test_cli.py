@@ -492,12 +492,12 @@ def test_explain_in_symbols(cli, form, quantity):
 @pytest.mark.parametrize("form", FORMS)
 def test_explain_in_numbers(cli, answer, form, quantity):
     at = ["--model", "deepseek-v3", "--sp", "8", "--seq-len", "16384"]
-    told = json.loads(cli("explain", form, "--quantity", quantity, "--format", "json", *at))
-    assert told["total"] == sum(term["value"] for term in told["terms"])
+    reported = json.loads(cli("explain", form, "--quantity", quantity, "--format", "json", *at))
+    assert reported["total"] == sum(term["value"] for term in reported["terms"])
     row = answer("--form", form, "--device", "none", "--no-causal")["results"][0]
     sent = [row["communication"][phase] for phase in ("forward", "backward")]
     assert (
-        told["total"]
+        reported["total"]
         == {
             "saved": row["memory"]["saved_bytes"],
             "peak": row["memory"]["peak_bytes"],
@@ -506,7 +506,7 @@ def test_explain_in_numbers(cli, answer, form, quantity):
             "flops": sum(row["flops"][phase]["executed"] for phase in ("forward", "backward")),
         }[quantity]
     )
-    assert f"Total: {told['total']:,}" in cli("explain", form, "--quantity", quantity, *at)
+    assert f"Total: {reported['total']:,}" in cli("explain", form, "--quantity", quantity, *at)
 
 
 SIZES = {"S": 16384, "s": 2048, "P": 8, "b": 1, "n": 128, "l": 16, "h": 7168}
@@ -518,14 +518,14 @@ SIZES |= {"d_q": 1536, "d_c": 512, "k": 128, "r": 64, "v": 128}
 def test_each_terms_text_is_its_value(cli, form, quantity):
     """The text of a term, read as arithmetic over the declared symbols, gives the value beside it."""
     at = ["--model", "deepseek-v3", "--sp", "8"]
-    told = json.loads(cli("explain", form, "--quantity", quantity, "--format", "json", *at))
-    for term in told["terms"]:
+    reported = json.loads(cli("explain", form, "--quantity", quantity, "--format", "json", *at))
+    for term in reported["terms"]:
         assert eval(term["formula"].replace("^", "**"), {}, dict(SIZES)) == term["value"], term  # noqa: S307
 
 
 def test_explain_names_the_saved_tensors_of_explicit(cli):
-    told = json.loads(cli("explain", "explicit", "--format", "json"))
-    found = {term["formula"] for term in told["terms"]}
+    reported = json.loads(cli("explain", "explicit", "--format", "json"))
+    found = {term["formula"] for term in reported["terms"]}
     assert {"2*S^2*b*l", "2*S*b*l*(k+r)", "2*s*b*h"} <= found
 
 
@@ -547,8 +547,8 @@ def test_explain_a_variant(cli, arguments, words):
 
 def test_the_copy_of_the_probabilities_goes_with_the_order_or_with_one_head(cli):
     def copies(*arguments: str) -> int:
-        told = json.loads(cli("explain", "absorbed", "--format", "json", *arguments))
-        return sum(term["formula"] in {"2*S^2*b*l", "2*S^2*b"} for term in told["terms"])
+        reported = json.loads(cli("explain", "absorbed", "--format", "json", *arguments))
+        return sum(term["formula"] in {"2*S^2*b*l", "2*S^2*b"} for term in reported["terms"])
 
     assert copies() == 2
     assert copies("--attention-layout", "bnsd") == 1

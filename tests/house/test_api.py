@@ -42,10 +42,10 @@ def test_an_answer_is_made_of_typed_records(study):
 
 
 def test_the_same_fields_as_the_json(study):
-    told = json.loads(study.to_json())
-    assert told == json.loads(json.dumps(study.to_dict()))
-    assert told["schema"] == "mla-cost/plan/1"
-    for row, record in zip(told["results"], study.results, strict=True):
+    reported = json.loads(study.to_json())
+    assert reported == json.loads(json.dumps(study.to_dict()))
+    assert reported["schema"] == "mla-cost/plan/1"
+    for row, record in zip(reported["results"], study.results, strict=True):
         assert list(row) == list(record._fields)
         assert list(row["memory"]) == list(record.memory._fields)
         assert row["memory"]["saved_bytes"] == record.memory.saved_bytes

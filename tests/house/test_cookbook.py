@@ -13,6 +13,6 @@ def test_the_cookbook_runs():
     test = doctest.DocTestParser().get_doctest(text, {}, PAGE.name, str(PAGE), 0)
     assert len(test.examples) > 10
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-    told: list[str] = []
-    runner.run(test, out=told.append)
-    assert runner.failures == 0, "".join(told)
+    reported: list[str] = []
+    runner.run(test, out=reported.append)
+    assert runner.failures == 0, "".join(reported)

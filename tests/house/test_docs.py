@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import mla_cost
-from mla_cost.explaining.explain import Term
+from mla_cost.explaining.explain import Summand
 from mla_cost.explaining.formulas import merged
 from mla_cost.language.dims import SYMBOLS, base_values
 from mla_cost.language.polynomial import ZERO
@@ -108,9 +108,9 @@ def test_every_op_and_statement_is_described():
 
 def test_a_sum_adds_up_equal_products():
     terms = [
-        Term("a", "", ("2", "S", "b"), ZERO),
-        Term("b", "", ("4", "b"), ZERO),
-        Term("c", "", ("6", "S", "b"), ZERO),
+        Summand("a", "", ("2", "S", "b"), ZERO),
+        Summand("b", "", ("4", "b"), ZERO),
+        Summand("c", "", ("6", "S", "b"), ZERO),
     ]
     assert merged(terms) == "8*S*b + 4*b"
 

@@ -215,7 +215,7 @@ def make_package(root: Path, files: dict[str, str]) -> Path:
         ("pricing/compile.py", "from mla_cost.declared.forms.explicit import FORM"),
         ("views/table.py", "from mla_cost.pricing.compile import fold"),
         ("checks/reference/modules.py", "import mla_cost.language.rules.matmul"),
-        ("inputs/importers/huggingface.py", "from mla_cost.pricing.verdict import verdict"),
+        ("inputs/importers/huggingface.py", "from mla_cost.pricing.verdicts import verdict"),
         ("pricing/verdict.py", "from mla_cost.views import table"),
         ("api.py", "from mla_cost.cli import main"),
     ],

@@ -289,8 +289,8 @@ def test_a_plan_file_that_reads_well_and_asks_for_nonsense(refused, tmp_path, co
 def test_the_file_is_named_only_for_what_it_states(refused, tmp_path):
     (tmp_path / "plan.yaml").write_text("sp: 4\nseq_len: 0\nreserve: {runtime context: -1}\n")
     over = ("--seq-len", "4096", "--reserve", "runtime context=1")
-    told = refused("plan", tmp_path / "plan.yaml", *over, "--tp", "0")
-    assert told == "tp: out of range, not 0; allowed: at least 1"
+    reported = refused("plan", tmp_path / "plan.yaml", *over, "--tp", "0")
+    assert reported == "tp: out of range, not 0; allowed: at least 1"
     assert "plan.yaml" not in refused("plan", tmp_path / "plan.yaml", *over, "--set", "facts=4")
     assert "plan.yaml: reserve.runtime context: " in refused("plan", tmp_path / "plan.yaml", "--seq-len", "4096")
     assert "plan.yaml: seq_len: out of range, not 0" in refused("plan", tmp_path / "plan.yaml", *over[2:])

@@ -86,8 +86,8 @@ def test_eager_stands_beside_the_kernel_that_was_chosen(form):
         assert verdict is not None
         assert beside.kernel == "eager"
         memory = op_by_op.memory
-        told = (beside.saved_bytes, beside.peak_bytes, beside.allocated_peak_bytes, beside.status, beside.reason)
-        assert told == (
+        reported = (beside.saved_bytes, beside.peak_bytes, beside.allocated_peak_bytes, beside.status, beside.reason)
+        assert reported == (
             memory.saved_bytes,
             memory.peak_bytes,
             memory.allocated_peak_bytes,
@@ -109,7 +109,7 @@ def test_the_longest_and_a_sweep_have_the_same_defaults():
 def test_the_help_says_the_defaults(command, capsys):
     with pytest.raises(SystemExit):
         main([command, "--help"])
-    told = " ".join(capsys.readouterr().out.split())
+    reported = " ".join(capsys.readouterr().out.split())
     for said in (
         "config.json; deepseek-v3 by default.",
         "910b-64gb and a100-80gb by default.",
@@ -118,4 +118,4 @@ def test_the_help_says_the_defaults(command, capsys):
         "Micro-batches of a step; 1 by default.",
         "How attention is executed; auto by default: the one that trains the form on the device.",
     ):
-        assert said in told
+        assert said in reported

@@ -75,17 +75,17 @@ def test_a_table_is_priced_as_the_schedule_that_it_is(tmp_path: Path) -> None:
 
 def test_a_table_is_of_one_size_and_says_which(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each refusal names the number to take, and taking them all gives a plan."""
-    file, told = written(tmp_path, TWO), []
+    file, reported = written(tmp_path, TWO), []
     given: dict[str, Any] = {}
     for _ in range(3):
         row = mla_cost.plan(**PLAN, **given, schedule=file).results[0]
         if row.verdict is None or row.verdict.status != "illegal":
             break
-        told.append(row.verdict.reason)
+        reported.append(row.verdict.reason)
         field, number = re.findall(r"change (\w+) to (\d+)", row.verdict.reason)[-1]
         given[field] = int(number)
     assert given == {"pp": 2, "micro_batches": 2}
-    assert told[0].startswith(f"schedule {file} is a table of 2 stages, and pp is 1; change pp to 2")
+    assert reported[0].startswith(f"schedule {file} is a table of 2 stages, and pp is 1; change pp to 2")
     flags = ["--model", "deepseek-v2-lite", "--device", "h100-80gb", "--form", "explicit", "--seq-len", "4096"]
     with pytest.raises(SystemExit) as ending:
         main(["plan", *flags, "--schedule", file])

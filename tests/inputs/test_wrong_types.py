@@ -106,7 +106,7 @@ def calls() -> dict[str, Call]:
 CALLS = calls()
 
 
-def told(name: str, value: Any) -> None:
+def reported(name: str, value: Any) -> None:
     """What is refused is refused by one line that is short."""
     try:
         CALLS[name](value)
@@ -121,7 +121,7 @@ def told(name: str, value: Any) -> None:
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(sorted(CALLS)), st.sampled_from(range(len(WRONG))))
 def test_a_wrong_type_is_an_input_error(name: str, which: int) -> None:
-    told(name, WRONG[which])
+    reported(name, WRONG[which])
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -134,7 +134,7 @@ def test_a_wrong_type_is_an_input_error(name: str, which: int) -> None:
     ),
 )
 def test_any_value_is_an_input_error(name: str, value: Any) -> None:
-    told(name, value)
+    reported(name, value)
 
 
 @pytest.mark.parametrize("key", ["\n", "\x1b[31m", "\ud800", "a\u2028b"])
@@ -158,7 +158,7 @@ def test_a_list_without_end_is_not_walked(name: str) -> None:
     for endless in (range(10**9), itertools.count()):
         tracemalloc.start()
         start = time.process_time()
-        told(name, endless)
+        reported(name, endless)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert time.process_time() - start < 15, name

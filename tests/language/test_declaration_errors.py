@@ -1,4 +1,4 @@
-"""A fault in a declaration is told as a user's is: whose it is, the piece, the line, the nearest word; no traceback."""
+"""A fault in a declaration is reported as a user's is: whose, the piece, the line, the nearest word; no traceback."""
 
 from __future__ import annotations
 

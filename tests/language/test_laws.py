@@ -20,10 +20,10 @@ from mla_cost.explaining.explain import QUANTITIES, explain_point
 from mla_cost.inputs.config import AttentionDims, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language import evaluate
-from mla_cost.language.evaluate import FENCE
+from mla_cost.language.evaluate import EXACT_LIMIT
 from mla_cost.language.machine import Timeline
 from mla_cost.language.polynomial import Polynomial
-from mla_cost.pricing.block import Figures, evaluation, figures
+from mla_cost.pricing.block import BlockFigures, evaluation, figures
 from mla_cost.pricing.compile import timeline
 from mla_cost.pricing.resolve import Illegal, Point, resolve
 
@@ -74,11 +74,11 @@ def pointed(question: tuple[ModelConfig, str, PlanSettings]) -> Point:
     return point
 
 
-def run_of(it: Figures) -> Timeline:
+def run_of(it: BlockFigures) -> Timeline:
     return it.at.account.timeline
 
 
-def ints(it: Figures) -> dict[str, int]:
+def ints(it: BlockFigures) -> dict[str, int]:
     """Every figure from the exact int evaluator."""
     pairs = [it.at.account.payloads[at] for at in range(len(run_of(it).collectives))]
     found = {
@@ -111,7 +111,7 @@ def rows(sums: Sequence[Polynomial], values: Mapping[str, int]) -> list[Any]:
     return found[:, 0].tolist()
 
 
-def arrays(it: Figures) -> dict[str, int]:
+def arrays(it: BlockFigures) -> dict[str, int]:
     """Every figure from numpy."""
     run = run_of(it)
     named = polynomials(run)
@@ -121,13 +121,13 @@ def arrays(it: Figures) -> dict[str, int]:
     return {name: int(value) for name, value in found.items()}
 
 
-def symbols(it: Figures) -> dict[Any, int]:
+def symbols(it: BlockFigures) -> dict[Any, int]:
     point = it.at.values
     whole = {"S": point["s"] * point["P"], "n": point["l"] * point["P"] if "l" in point else point["n"]}
     return {sympy.Symbol(name, positive=True, integer=True): value for name, value in {**point, **whole}.items()}
 
 
-def expressions(it: Figures) -> dict[str, int]:
+def expressions(it: BlockFigures) -> dict[str, int]:
     """Every figure from sympy."""
     run = run_of(it)
     sums = {name: [polynomial] for name, polynomial in polynomials(run).items()}
@@ -165,9 +165,9 @@ def test_an_explanation_is_worth_what_the_plan_counts(question):
         "flops": sum(f.needed.at(it.at.values) + f.recomputed.at(it.at.values) for f in run.flops),
     }
     for quantity in QUANTITIES:
-        told = explain_point(it.point, it.at.values, quantity)
-        assert told.value() == expected[quantity]
-        assert told.expression().subs(symbols(it)) == expected[quantity]
+        reported = explain_point(it.point, it.at.values, quantity)
+        assert reported.value() == expected[quantity]
+        assert reported.expression().subs(symbols(it)) == expected[quantity]
 
 
 @settings(max_examples=100)
@@ -276,7 +276,7 @@ def typed_model() -> ModelConfig:
     return ModelConfig(name="deepseek-v3", title="typed by hand", dims=dims)
 
 
-# ---- the fence
+# ---- the exact-integer limit
 
 HUGE = st.sampled_from((2**4, 2**8, 2**12, 2**16))
 
@@ -305,7 +305,7 @@ def huge_questions(draw: Any) -> tuple[ModelConfig, str, PlanSettings]:
 
 @settings(max_examples=150)
 @given(huge_questions())
-def test_the_fence_refuses_and_never_wraps(question):
+def test_the_exact_limit_refuses_and_never_wraps(question):
     point = resolve(*question)
     run, layers = timeline(point.key), question[2].layers
     values = {**point.values, "fused_workspace": 0}
@@ -317,15 +317,15 @@ def test_the_fence_refuses_and_never_wraps(question):
     it = attempt(point, layers)
     if it is None:  # refused: then not even a bound from above is small
         every = [*run.allocations, *run.parameters]
-        assert 2 * layers * sum(allocation.size.at(values) for allocation in every) >= FENCE or run.fused_calls
+        assert 2 * layers * sum(allocation.size.at(values) for allocation in every) >= EXACT_LIMIT or run.fused_calls
         return
-    assert most < FENCE
-    assert all(0 <= value < FENCE for value in ints(it).values())
-    assert max(it.peak_bytes, it.allocated_peak_bytes) < FENCE
-    assert layers * it.at.saved_bytes() == it.saved_bytes < FENCE
+    assert most < EXACT_LIMIT
+    assert all(0 <= value < EXACT_LIMIT for value in ints(it).values())
+    assert max(it.peak_bytes, it.allocated_peak_bytes) < EXACT_LIMIT
+    assert layers * it.at.saved_bytes() == it.saved_bytes < EXACT_LIMIT
 
 
-def attempt(point: Point, layers: int) -> Figures | None:
+def attempt(point: Point, layers: int) -> BlockFigures | None:
     try:
         return figures(point, "cuda", layers)
     except Illegal:
@@ -340,11 +340,11 @@ def test_arrays_are_exact_or_refuse(question):
     named = polynomials(run)
     for name, found in zip(named, rows(list(named.values()), point.values), strict=True):
         exact = named[name].at(point.values)
-        assert (found >= FENCE) == (exact >= FENCE), name
-        assert found == exact or exact >= FENCE, name
+        assert (found >= EXACT_LIMIT) == (exact >= EXACT_LIMIT), name
+        assert found == exact or exact >= EXACT_LIMIT, name
 
 
-def test_the_fence_stands_at_2_to_the_53():
+def test_the_exact_limit_stands_at_2_to_the_53():
     """2 x S^2 bytes of probabilities for one head: S = 2^26 is exactly 2^53."""
     at: dict[str, Any] = {"scope": "attention", "sp": 1, "form": "explicit", "device": None, "dims": {"heads": 1}}
     refused = mla_cost.plan(seq_len=2**26, **at)["explicit"].verdict
@@ -354,7 +354,7 @@ def test_the_fence_stands_at_2_to_the_53():
     allowed = mla_cost.plan(seq_len=2**25, **at)["explicit"].memory
     assert allowed.saved_bytes is not None
     assert allowed.saved_bytes > 2 * 2**50
-    assert rows([evaluate.saved(timeline(_key()))], {**_ones(), "s": 2**26})[0] >= FENCE
+    assert rows([evaluate.saved(timeline(_key()))], {**_ones(), "s": 2**26})[0] >= EXACT_LIMIT
 
 
 def _key() -> Any:

@@ -18,10 +18,11 @@ from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language import rules
-from mla_cost.language.dims import SYMBOLS, Facts
+from mla_cost.language.dims import SYMBOLS, Predicates
 from mla_cost.language.ops import spelled
 from mla_cost.language.program import (
     Block,
+    BoundName,
     DeclarationError,
     Drop,
     Exchange,
@@ -31,7 +32,6 @@ from mla_cost.language.program import (
     Parameter,
     Piece,
     ProgramError,
-    Result,
     Return,
     Statement,
     called,
@@ -41,7 +41,7 @@ from mla_cost.language.rules import RULES
 from mla_cost.pricing.compile import Key, form_of
 
 LAYOUTS = ("sbnd", "bsht", "bnsd")
-SETTINGS = Key("explicit", "ulysses", "eager", Facts(), "bf16").settings()
+SETTINGS = Key("explicit", "ulysses", "eager", Predicates(), "bf16").settings()
 
 
 def one_line(line: str) -> Statement:
@@ -67,19 +67,25 @@ def bare(block: Block) -> Block:
     [
         (
             "q = linear x, W_q[n k+r h]",
-            Op((Result("q", None),), "linear", (), ("x", Parameter("W_q", ("n", "k+r", "h")))),
+            Op((BoundName("q", None),), "linear", (), ("x", Parameter("W_q", ("n", "k+r", "h")))),
         ),
         (
             "kv[S b n k+v] = linear latent, w",
-            Op((Result("kv", "k+v", ("S", "b", "n", "k+v")),), "linear", (), ("latent", "w")),
+            Op((BoundName("kv", "k+v", ("S", "b", "n", "k+v")),), "linear", (), ("latent", "w")),
         ),
-        ("k_nope[k], value[v] = split kv", Op((Result("k_nope", "k"), Result("value", "v")), "split", (), ("kv",))),
-        ('s = einsum "sbnd,tbd->bnst" q, key', Op((Result("s", None),), "einsum", ("sbnd,tbd->bnst",), ("q", "key"))),
-        ('o = fused "keep a: fp32 bns" "b" q', Op((Result("o", None),), "fused", ("keep a: fp32 bns", "b"), ("q",))),
+        (
+            "k_nope[k], value[v] = split kv",
+            Op((BoundName("k_nope", "k"), BoundName("value", "v")), "split", (), ("kv",)),
+        ),
+        (
+            's = einsum "sbnd,tbd->bnst" q, key',
+            Op((BoundName("s", None),), "einsum", ("sbnd,tbd->bnst",), ("q", "key")),
+        ),
+        ('o = fused "keep a: fp32 bns" "b" q', Op((BoundName("o", None),), "fused", ("keep a: fp32 bns", "b"), ("q",))),
         ("exchange latent latent, k_rope", Exchange("latent", ("latent", "k_rope"))),
         ("drop scores, q", Drop(("scores", "q"))),
         ("return key, value", Return(("key", "value"))),
-        ("y = scale x  # its own op", Op((Result("y", None),), "scale", (), ("x",))),
+        ("y = scale x  # its own op", Op((BoundName("y", None),), "scale", (), ("x",))),
     ],
 )
 def test_a_line(line, expected):

@@ -33,7 +33,7 @@ def left_behind(run: Timeline) -> tuple[Any, ...]:
     ]
     events = [event._replace(allocation=None) for event in run.events]
     places = [None if event.allocation is None else number[id(event.allocation)] for event in run.events]
-    return parts, events, places, run.collectives, run.flops, run.fused_calls, run.standing, run.forward_events
+    return parts, events, places, run.collectives, run.flops, run.fused_calls, run.persistent, run.forward_events
 
 
 def keys(profile: str, layer: str) -> set[Key]:

@@ -190,8 +190,8 @@ def test_megatron_trains_sparse_models_absorbed_and_says_so(model: str, form: st
     assert "Megatron-Core trains models with an indexer in the absorbed form, with its sparse attention" in message
     assert "that is not priced yet; use profile reference" in message
     assert "explicit" not in message
-    (told,) = mla_cost.plan(**asked | {"form": "explicit", "facts": {"indexer_layer_bytes": 0}}).results
-    assert any("absorbed form" in note for note in told.notes)
+    (reported,) = mla_cost.plan(**asked | {"form": "explicit", "facts": {"indexer_layer_bytes": 0}}).results
+    assert any("absorbed form" in note for note in reported.notes)
 
 
 def test_a_form_that_is_never_priced_asks_for_nothing() -> None:

@@ -153,10 +153,10 @@ def test_a_padding_that_no_fused_kernel_trains_with_leaves_eager():
     """V wider than Q and K cannot be widened to them, and Ascend has no fused kernel beside the one that pads."""
     wide = {**BLOCK, "device": "910b-64gb", "form": "explicit", "dims": {"v_head_dim": 256}}
     row = mla_cost.plan(**wide, value_padding="qk").results[0]
-    told = " ".join(row.notes)
+    reported = " ".join(row.notes)
     assert row.kernel == "eager"
-    assert "no fused kernel that we know of trains it there with value_padding qk" in told
-    assert "value_padding qk: no effect (kernel eager takes V as wide as it is)" in told
+    assert "no fused kernel that we know of trains it there with value_padding qk" in reported
+    assert "value_padding qk: no effect (kernel eager takes V as wide as it is)" in reported
 
 
 # ---- commands
@@ -257,15 +257,15 @@ def test_kernel_auto_is_a_value_to_go_over(scope):
 
 
 def test_a_formula_of_kernel_auto_is_that_of_the_kernel_it_stands_for(capsys):
-    def told(*arguments: str) -> str:
+    def reported(*arguments: str) -> str:
         with pytest.raises(SystemExit):
             main(["explain", "laga", *arguments])
         return capsys.readouterr().out
 
-    assert told("--kernel", "auto") == told("--kernel", "eager") == told()
+    assert reported("--kernel", "auto") == reported("--kernel", "eager") == reported()
     point = ["--model", "deepseek-v3", "--sp", "8"]
-    fused = told(*point, "--kernel", "flash")
-    assert fused != told(*point)
+    fused = reported(*point, "--kernel", "flash")
+    assert fused != reported(*point)
 
 
 # ---- what a pipeline refuses is a row

@@ -254,7 +254,7 @@ def test_no_change_leaves_less_than_half_the_weights_of_an_average_stage(more):
     settings = settings.by_scope()
     priced_model, device = model(settings.model), catalog.device("h100-80gb")
     (row,) = what_ifs.rows(priced_model, device, settings)
-    asked = what_ifs.Priced(priced_model, device, settings, row)
+    asked = what_ifs.PricedPlan(priced_model, device, settings, row)
 
     def average(priced):
         stages = priced.row.memory.stages
@@ -267,15 +267,15 @@ def test_no_change_leaves_less_than_half_the_weights_of_an_average_stage(more):
 
 
 def test_a_model_whose_states_alone_are_too_large_is_answered_without_pricing_what_cannot_help(monkeypatch):
-    """DeepSeek-V3 on one rank: weights and moments are 390 GiB on 16 times the ranks; first changes are told."""
+    """DeepSeek-V3 on one rank: weights and moments are 390 GiB on 16 times the ranks; first changes are reported."""
     priced: list[Any] = []
-    after = what_ifs.Priced.after
+    after = what_ifs.PricedPlan.after
 
-    def counted(self: what_ifs.Priced, change: Any) -> what_ifs.Priced:
+    def counted(self: what_ifs.PricedPlan, change: Any) -> what_ifs.PricedPlan:
         priced.append(change)
         return after(self, change)
 
-    monkeypatch.setattr(what_ifs.Priced, "after", counted)
+    monkeypatch.setattr(what_ifs.PricedPlan, "after", counted)
     settings = PlanSettings(model="deepseek-v3", device=("h100-80gb",), scope="model", form=("laga",)).by_scope()
     (row,) = api.with_levers(settings).results
     assert row.verdict is not None

@@ -168,7 +168,7 @@ MOONLIGHT_MOE = [
 def test_a_dense_deepseek_layer_item_by_item():
     found = segment(proxy(), "dense", **GOLDEN)
     assert items(found) == V3_ATTENTION + V3_DENSE
-    assert found.kept == LOCAL * (201_228 + 139_268) == 697_335_808
+    assert found.saved_bytes == LOCAL * (201_228 + 139_268) == 697_335_808
 
 
 def test_a_sharded_query_latent_pins_all_its_positions():
@@ -227,8 +227,8 @@ def test_what_experts_made_is_summed_over_etp_in_fp32_and_sent_back_in_bf16():
         ("backward", "reduce_scatter", "gradient of row weights", "fp32", 2 * rows * 4),
         ("backward", "reduce_scatter", "gradient of rows", "bf16", 2 * rows * 7168 * 2),
     ]
-    told = [(*key, it.dtype, it.payload.at(found.at.values)) for key, it in sent.items()]
-    assert told == calls
+    reported = [(*key, it.dtype, it.payload.at(found.at.values)) for key, it in sent.items()]
+    assert reported == calls
     back = [it for it in run.collectives if (it.axis, it.phase, it.tensor) == ("ep", "forward", "returned")]
     assert [it.dtype for it in back] == ["bf16"]
 
@@ -272,7 +272,9 @@ def test_shared_experts_that_overlap_run_around_the_routed_ones(dispatcher):
     assert steps[:3] == [("shared in", "s"), ("gate up", "s"), ("gate up", "R")]
     assert [step for step in steps[3:] if step[0] == "out"][-2:] == [("out", "s"), ("out", "u")]
     assert steps.count(("mixed", "u")) == 1
-    assert found.kept == segment(proxy(), "moe", ep=16, dp=8, dispatcher=dispatcher).kept + LOCAL * 2 * 14336
+    assert (
+        found.saved_bytes == segment(proxy(), "moe", ep=16, dp=8, dispatcher=dispatcher).saved_bytes + LOCAL * 2 * 14336
+    )
 
 
 @pytest.mark.parametrize(
@@ -345,7 +347,7 @@ def test_an_expert_deepseek_layer_item_by_item():
     own = [item for item in items(found) if item[0] != "rows map"]
     assert own == V3_ATTENTION + V3_MOE
     assert sum(size for _, size in own) * LOCAL == LOCAL * (201_228 + 254_604) == 933_543_936
-    assert found.kept == 933_543_936 + 4 * (2 * 4 + 1) * found.at.values["D"]
+    assert found.saved_bytes == 933_543_936 + 4 * (2 * 4 + 1) * found.at.values["D"]
 
 
 def test_an_expert_layer_under_hybridep_item_by_item():
@@ -369,7 +371,7 @@ def test_moonlight_item_by_item():
     dense, moe = (segment(model, layer, **MOONLIGHT) for layer in ("dense", "moe"))
     assert items(dense) == MOONLIGHT_ATTENTION + MOONLIGHT_DENSE
     assert items(moe) == MOONLIGHT_ATTENTION + MOONLIGHT_MOE
-    assert dense.kept + 26 * moe.kept == 7_984_005_120
+    assert dense.saved_bytes + 26 * moe.saved_bytes == 7_984_005_120
 
 
 def test_the_modules_ahead():
@@ -383,7 +385,7 @@ def test_the_modules_ahead():
         ("joined", 28672),
     ]
     logits = 4096 * 258_560 // 2 * 2
-    assert head.kept == LOCAL * (14336 + 14336 + 4) + logits
+    assert head.saved_bytes == LOCAL * (14336 + 14336 + 4) + logits
 
 
 def last_rank(model: ModelConfig, **changed: Any) -> StageCost:
@@ -480,7 +482,7 @@ DROPPED: list[tuple[str, int, int]] = [
 def test_what_each_policy_drops(remat, dense, moe):
     model = catalog.model("moonlight-16b-a3b")
     for layer, dropped in (("dense", dense), ("moe", moe)):
-        kept, again = (segment(model, layer, remat=asked, **MOONLIGHT).kept for asked in ("none", remat))
+        kept, again = (segment(model, layer, remat=asked, **MOONLIGHT).saved_bytes for asked in ("none", remat))
         assert kept - again == dropped * LOCAL, layer
 
 
@@ -518,7 +520,7 @@ def test_a_discarded_norm_is_made_again_before_the_blocks_backward():
 
 
 def test_recomputing_a_dense_mlp_keeps_its_input_alone():
-    kept, again = (segment(proxy(), "dense", remat=remat, **GOLDEN).kept for remat in ("none", "mlp"))
+    kept, again = (segment(proxy(), "dense", remat=remat, **GOLDEN).saved_bytes for remat in ("none", "mlp"))
     assert kept - again == LOCAL * (14336 + 4 + 73728 + 36864)
 
 

@@ -30,7 +30,7 @@ STATED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def told(**changes: Any) -> Result:
+def reported(**changes: Any) -> Result:
     asked = mla_cost.plan_file("moonlight-8-h100") | {"form": "explicit", "kernel": "flash"}
     return mla_cost.plan(**asked | changes)["explicit"]
 
@@ -64,8 +64,8 @@ def test_a_dense_model_hears_nothing_of_routers(model, told_of):
 
 @pytest.mark.parametrize(("stated", "note"), STATED, ids=[note.partition(":")[0] for _, note in STATED])
 def test_a_setting_without_effect_is_told(stated, note):
-    plain = told(profile=stated.get("profile", "reference"))
-    changed = told(**stated)
+    plain = reported(profile=stated.get("profile", "reference"))
+    changed = reported(**stated)
     assert next(text for text in changed.notes if text not in plain.notes).startswith(note)
     assert (changed.memory, changed.communication, changed.flops) == (plain.memory, plain.communication, plain.flops)
 
@@ -83,13 +83,13 @@ def test_a_setting_without_effect_is_told(stated, note):
     ids=str,
 )
 def test_a_setting_with_an_effect_is_not(stated):
-    assert not any("no effect" in note or "priced as asked" in note for note in told(**stated).notes)
+    assert not any("no effect" in note or "priced as asked" in note for note in reported(**stated).notes)
 
 
 @pytest.mark.parametrize("sharding", ["zero1", "zero2"])
 def test_a_way_to_shard_that_the_profile_has_not_is_told(sharding):
     note = f"sharding {sharding} is priced as asked, but profile megatron trains with ddp or distributed only"
-    assert note in told(profile="megatron", sharding=sharding).notes
+    assert note in reported(profile="megatron", sharding=sharding).notes
 
 
 def test_a_lever_of_stages_leaves_stated_ends_out():

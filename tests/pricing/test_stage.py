@@ -1,4 +1,4 @@
-"""A stage's worst moment, from chunks that are only figures."""
+"""A stage's peak event, from chunks that are only figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import mla_cost
 from mla_cost.declared.schedules import SCHEDULES
-from mla_cost.language.evaluate import Moment
+from mla_cost.language.evaluate import LiveBytes
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.schedule import passes
 from mla_cost.pricing.stage import ChunkCost, Part, activations, during
@@ -19,14 +19,14 @@ TWO = Parallel(pp=2, virtual_stages=2, micro_batches=2)
 
 def chunk(kept: int, forward: int, backward: int) -> ChunkCost:
     """A chunk of one layer that keeps `kept` bytes and has so many alive in each direction."""
-    parts = [Part(0, cast("Any", None), Moment(0, most), 0) for most in (forward, backward)]
+    parts = [Part(0, cast("Any", None), LiveBytes(0, most), 0) for most in (forward, backward)]
     return ChunkCost((), kept, *parts)
 
 
 def test_a_chunk_works_beside_what_the_schedule_keeps_then() -> None:
     """The last of two stages, two micro-batches: chunk 1 works beside both of chunk 0, which goes back beside one."""
     worst = activations(TWO, 1, (chunk(10, 12, 100), chunk(50, 60, 55)))
-    assert (worst.bytes, worst.kept, worst.working) == (10 + 100, 10, 100)
+    assert (worst.bytes, worst.saved_in_flight, worst.working) == (10 + 100, 10, 100)
     assert (worst.in_flight, worst.chunk) == ((2, 0), 0)
     worst = activations(TWO, 1, (chunk(10, 12, 40), chunk(50, 60, 55)))
     assert (worst.bytes, worst.in_flight, worst.chunk) == (20 + 60, (2, 1), 1)

@@ -22,8 +22,8 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> s
 def test_its_row_and_its_moment_are_shown(capsys):
     text = printed(capsys, "--stage", "3")
     assert " 3 4 13 " in text  # 4 layers; of 16 stages in one chunk each, 16 - 3 micro-batches in flight
-    assert "on stage 1 Worst moment of stage 3: backward of mixed (moe)" in text
-    assert "Worst moment of" not in printed(capsys)
+    assert "on stage 1 Peak event of stage 3: backward of mixed (moe)" in text
+    assert "Peak event of" not in printed(capsys)
 
 
 def test_levers_say_whose_memory_it_is(capsys):

@@ -390,7 +390,9 @@ def test_the_ratio_of_the_issue(seq_len, sp):
 @pytest.mark.parametrize("width", [32, 64, 128, 192])
 def test_auto_is_never_a_kernel_without_a_program(width):
     """Narrow latents are within the widths of kernels that take no shared key: auto passes these over."""
-    told = mla_cost.plan(device="a100-80gb", form="all", scope="attention", seq_len=4096, dims={"kv_lora_rank": width})
-    for result in told.results:
+    reported = mla_cost.plan(
+        device="a100-80gb", form="all", scope="attention", seq_len=4096, dims={"kv_lora_rank": width}
+    )
+    for result in reported.results:
         assert result.verdict is not None
         assert result.verdict.status not in {"illegal", "unsupported"}, (result.form, result.verdict.reason)

@@ -113,9 +113,9 @@ def test_the_command_line(capsys):
     assert json.loads(capsys.readouterr().out)["caches"][0]["bytes_per_token"] == 70272
     with pytest.raises(SystemExit):
         main(["decode", "--scan", "ffd", "--launch", "mpk"])
-    told = capsys.readouterr().out
-    assert "inferred" in told
-    assert "left out" in told
+    reported = capsys.readouterr().out
+    assert "inferred" in reported
+    assert "left out" in reported
 
 
 # ---- decoding

@@ -283,7 +283,7 @@ def test_the_fewest_devices_say_what_they_do_to_a_step():
 
 @pytest.mark.parametrize("batch", [[], ["--global-batch", "1024"]])
 def test_what_the_fewest_devices_hold_trains_with_a_full_pipeline(cli, capsys, batch):
-    """The command that is told plans it, to the byte, and it still fits with 64 times the micro-batches."""
+    """The command that is reported plans it, to the byte, and it still fits with 64 times the micro-batches."""
     asked = (
         "--scope",
         "model",
@@ -299,8 +299,8 @@ def test_what_the_fewest_devices_hold_trains_with_a_full_pipeline(cli, capsys, b
     code, out, _ = cli(*asked, *batch)
     assert code == 0
     (command,) = (line for line in out.splitlines() if line.startswith("mla-cost plan"))
-    _, told, _ = cli(*asked, *batch, "--format", "json")
-    (row,) = json.loads(told)["results"]
+    _, reported, _ = cli(*asked, *batch, "--format", "json")
+    (row,) = json.loads(reported)["results"]
     assert row["min_command"] == command
     assert row["min_layout"]["micro_batches"] >= row["min_layout"]["pp"] > 1
     assert f"{row['min_devices']} tight" in out if row["min_status"] == "tight" else "tight" not in out

@@ -96,13 +96,13 @@ def test_the_papers_layer_prints_table_2_beside_the_prediction(capsys):
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "reported"),
     [("papr/table-2", "did you mean paper?"), ("paper/table-3", "paper/table-2"), ("paper", "paper/table-1")],
 )
-def test_published_rows_that_do_not_exist_are_refused_before_anything_is_printed(capsys, asked, told):
+def test_published_rows_that_do_not_exist_are_refused_before_anything_is_printed(capsys, asked, reported):
     out = printed(capsys, "plan", "laga-paper", "--set", f"published={asked}", code=2)
     assert out.startswith("mla-cost: published: ")
-    assert told in out
+    assert reported in out
 
 
 def test_the_papers_absorbed_layer_under_the_kernel_that_is_documented():
@@ -164,6 +164,6 @@ def test_a_ready_plan_in_python_is_the_one_of_the_command_line(capsys):
 
 
 def test_a_ready_plan_in_place_of_a_model_is_told_where_it_goes():
-    with pytest.raises(mla_cost.InputError, match=r"'moonlight-8-h100' is a ready plan and no model") as told:
+    with pytest.raises(mla_cost.InputError, match=r"'moonlight-8-h100' is a ready plan and no model") as reported:
         mla_cost.plan("moonlight-8-h100")
-    assert "mla_cost.plan(**mla_cost.plan_file('moonlight-8-h100'))" in str(told.value)
+    assert "mla_cost.plan(**mla_cost.plan_file('moonlight-8-h100'))" in str(reported.value)

@@ -27,13 +27,13 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.recompute import POLICIES
 from mla_cost.pricing import stage_work
 from mla_cost.studies.search import Candidate, Found, pool
-from mla_cost.studies.search.options import CHOICES, DEGREES, Question
+from mla_cost.studies.search.options import CHOICES, DEGREES, SearchQuestion
 from mla_cost.studies.search.order import Table, each
-from mla_cost.studies.search.places import Tally, places
+from mla_cost.studies.search.parallel_configs import Tally, parallel_configs
 from mla_cost.studies.search.pool import tables
+from mla_cost.studies.search.reported import candidate, checked
 from mla_cost.studies.search.result import _question
 from mla_cost.studies.search.space import Space
-from mla_cost.studies.search.told import candidate, checked
 
 LAYERS, EXPERTS, HEADS, FFN, EXPERT_FFN = 5, 6, 8, 96, 48
 TINY = f"""\
@@ -65,7 +65,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def question(model: str, devices: Any, global_batch: int, seq_len: int, **axes: Any) -> Question:
+def question(model: str, devices: Any, global_batch: int, seq_len: int, **axes: Any) -> SearchQuestion:
     limits = {name: axes.pop(name) for name in list(axes) if name.startswith("max_")}
     settings = PlanSettings(model=model, device=(DEVICE,), form=("explicit",), seq_len=seq_len)
     return _question(settings, axes, {"devices": devices, "global_batch": global_batch, "max_idle": 100, **limits})
@@ -156,11 +156,11 @@ ASKED = st.builds(
 
 
 @given(ASKED)
-def test_places_are_those_of_rules_typed_here(tiny, case):
+def test_parallel_configs_are_those_of_rules_typed_here(tiny, case):
     own = {"max_tp": case.max_tp, "max_micro_batch": case.max_micro_batch}
     asked = question(tiny, *case[:3], virtual_stages=case.chunks, etp=case.etp, **own)
     tally = Tally()
-    found = [(*place[:7], *place[8:10]) for place in places(asked, tally)]
+    found = [(*config[:7], *config[8:10]) for config in parallel_configs(asked, tally)]
     assert len(set(found)) == len(found)
     assert set(found) == set(legal(case))
     layouts = {(tp, sp, pp, ep, dp) for tp, sp, pp, ep, _, dp, *_ in found}
@@ -172,7 +172,7 @@ def test_places_are_those_of_rules_typed_here(tiny, case):
 
 
 def test_layers_need_not_divide_over_stages(tiny):
-    found = {place.pp: place.pipeline_layout for place in places(question(tiny, 20, 20, 64), Tally())}
+    found = {config.pp: config.pipeline_layout for config in parallel_configs(question(tiny, 20, 20, 64), Tally())}
     assert found == {1: None, 2: "Ett|tttL", 4: "Et|t|tt|tL", 5: None} or set(found) == {1, 2, 4, 5}
     for pp, layout in found.items():
         assert (layout is None) == (LAYERS % pp == 0)
@@ -181,17 +181,19 @@ def test_layers_need_not_divide_over_stages(tiny):
 
 
 def test_a_limit_on_waiting_drops_batches(tiny):
-    free = places(question(tiny, 8, 8, 64), Tally())
+    free = parallel_configs(question(tiny, 8, 8, 64), Tally())
     tally = Tally()
-    limited = places(question(tiny, 8, 8, 64, max_idle=25), tally)
-    assert set(limited) == {place for place in free if (place.pp - 1) / (place.micro_batches + place.pp - 1) <= 0.25}
+    limited = parallel_configs(question(tiny, 8, 8, 64, max_idle=25), tally)
+    assert set(limited) == {
+        config for config in free if (config.pp - 1) / (config.micro_batches + config.pp - 1) <= 0.25
+    }
     (row,) = (row for row in tally.rows() if row.rule == "max_idle")
     assert (row.of, row.number) == ("batches", len(free) - len(limited))
 
 
 def test_each_rule_is_counted_with_an_example_and_a_way_out(tiny):
     tally = Tally()
-    list(places(question(tiny, 48, 4, 64, max_tp=4, max_pp=3), tally))
+    list(parallel_configs(question(tiny, 48, 4, 64, max_tp=4, max_pp=3), tally))
     ruled = {row.rule: row for row in tally.rows()}
     assert {"max_tp", "max_pp", "tp", "seq_len", "global_batch", "ep"} <= set(ruled)
     assert all(row.number > 0 for row in ruled.values())
@@ -211,15 +213,15 @@ def brute(model: str, devices: int, batch: int, seq_len: int, **asked: Any) -> d
     found = {}
     pairs = [("explicit", "ulysses"), ("absorbed", "latent-gather"), ("laga", "latent-gather")]
     others = [("explicit", "latent-gather"), ("explicit", "kv-gather")]
-    for place in places(question(model, devices, batch, seq_len), Tally()):
-        schemes = pairs if place.sp == 1 else pairs + others
+    for config in parallel_configs(question(model, devices, batch, seq_len), Tally()):
+        schemes = pairs if config.sp == 1 else pairs + others
         for (form, scheme), sharding, remat in product(schemes, FEW["sharding"], FEW["remat"]):
-            if sharding == "zero2" and place.pp > 1:
+            if sharding == "zero2" and config.pp > 1:
                 continue
-            given = {**place.stated, "form": form, "scheme": scheme, "sharding": sharding, "remat": remat}
+            given = {**config.stated, "form": form, "scheme": scheme, "sharding": sharding, "remat": remat}
             row = planned(model, seq_len=seq_len, kernel="auto", **given, **asked)
             if row is not None:
-                found[form, scheme, *place.stated.values(), sharding, remat] = row
+                found[form, scheme, *config.stated.values(), sharding, remat] = row
     return found
 
 
@@ -256,7 +258,7 @@ def test_counts_and_order_are_those_of_brute_force(tiny, everything):
     found = four(tiny, top=1000, by="sent,flops,required,idle")
     assert found.counts == Counter(row.status for row in everything.values())
     assert set(found.counts) == {"fits", "tight", "oom"}
-    alone = [place.sp == 1 for place in places(question(tiny, 4, 4, 64), Tally())]
+    alone = [config.sp == 1 for config in parallel_configs(question(tiny, 4, 4, 64), Tally())]
     each_place = [3 if one_rank else 5 for one_rank in alone]  # programs: one per form, or as many as have schemes
     refused = 4 * len(alone)  # ulysses and kv-gather, with absorbed and with laga
     ruled = sum(row.number for row in found.ruled_out if row.of == "candidates")
@@ -266,8 +268,8 @@ def test_counts_and_order_are_those_of_brute_force(tiny, everything):
         if row.status in FIT:
             layouts.setdefault(key[2:9], []).append(ranks(row, key))
     expected = {layout: (min(rows), rows.count(min(rows)) - 1, len(rows) - 1) for layout, rows in layouts.items()}
-    told = {settings_of(row)[2:9]: (ranked(row), row.alike, row.variants) for row in found.results}
-    assert told == expected
+    reported = {settings_of(row)[2:9]: (ranked(row), row.alike, row.variants) for row in found.results}
+    assert reported == expected
     assert [ranked(row) for row in found.results] == sorted(first for first, _, _ in expected.values())
 
 
@@ -376,12 +378,12 @@ def test_every_row_replays_from_its_command(model, asked, capsys):
         with pytest.raises(SystemExit) as ended:
             main([*words[1:], "--format", "json"])
         assert ended.value.code == 0
-        (told,) = json.loads(capsys.readouterr().out)["results"]
-        verdict, stages = told["verdict"], told["memory"]["stages"]
+        (reported,) = json.loads(capsys.readouterr().out)["results"]
+        verdict, stages = reported["verdict"], reported["memory"]["stages"]
         assert (verdict["status"], verdict["required_bytes"]) == (row.status, row.required_bytes)
         assert verdict["usable_bytes"] == row.usable_bytes
         assert max(stage["sent_bytes"] for stage in stages) == row.sent_bytes
-        assert (told["form"], told["scheme"], told["kernel"]) == (row.form, row.scheme, row.kernel)
+        assert (reported["form"], reported["scheme"], reported["kernel"]) == (row.form, row.scheme, row.kernel)
 
 
 def test_a_pipeline_without_a_layout_is_the_one_that_a_search_finds():
@@ -415,8 +417,8 @@ def test_a_miss_keeps_to_the_limits_of_the_search():
     assert miss is not None
     assert miss.candidate is not None
     assert all(lever.settings.get("tp", 1) <= 8 for lever in miss.levers)
-    told = [int(number) for number in re.findall(r"\btp \d+ -> (\d+)", miss.remedy or "")]
-    assert all(number <= 8 for number in told)
+    reported = [int(number) for number in re.findall(r"\btp \d+ -> (\d+)", miss.remedy or "")]
+    assert all(number <= 8 for number in reported)
     assert miss.more_devices is not None
     assert miss.more_devices.devices == 384
     assert miss.tried_devices == (512, 288, 320, 352, 384)
@@ -480,9 +482,9 @@ def test_random_candidates_are_plans(model, asked):
     draw = random.Random(0)  # noqa: S311  (no secret)
     rows = [draw.choice(each(table)) for table in found for _ in range(6)]
     for row in rows:
-        verdict, told = checked(space, row), candidate(space, row)
-        assert (told.status, told.required_bytes) == (verdict.status, verdict.required_bytes)
-        assert sum(told.sent_by_axis.values()) == told.sent_bytes
+        verdict, reported = checked(space, row), candidate(space, row)
+        assert (reported.status, reported.required_bytes) == (verdict.status, verdict.required_bytes)
+        assert sum(reported.sent_by_axis.values()) == reported.sent_bytes
 
 
 def priced_space(model: str, devices: int, batch: int, seq_len: int, **asked: Any) -> tuple[Space, list[Table]]:
@@ -491,7 +493,7 @@ def priced_space(model: str, devices: int, batch: int, seq_len: int, **asked: An
     options = {name: asked.pop(name) for name in list(asked) if name.startswith("max_")}
     settings = PlanSettings(model=model, device=(DEVICE,), seq_len=seq_len, **asked)
     space = Space(_question(settings, axes, {"devices": devices, "global_batch": batch, **options}))
-    return space, [table for at in range(len(space.programs)) for table in tables(space, at) if len(table["place"])]
+    return space, [table for at in range(len(space.programs)) for table in tables(space, at) if len(table["config"])]
 
 
 # ---- nothing fits, or nothing is legal
@@ -570,9 +572,9 @@ def test_the_command_prints_what_python_answers(tiny, capsys):
     flags += [f"--{name}={','.join(values)}" for name, values in FEW.items()]
     flags += [f"--reserve={name}={amount}" for name, amount in SOME.items()]
     found = four(tiny)
-    told = json.loads(run(capsys, *flags, "--format", "json"))
-    assert told == json.loads(found.to_json())
-    assert told["schema"] == "mla-cost/search/1"
+    reported = json.loads(run(capsys, *flags, "--format", "json"))
+    assert reported == json.loads(found.to_json())
+    assert reported["schema"] == "mla-cost/search/1"
     rows = list(csv.DictReader(io.StringIO(run(capsys, *flags, "--format", "csv"))))
     assert [int(row["sent_bytes"]) for row in rows] == [row.sent_bytes for row in found.results]
     assert tuple(rows[0]) == Candidate._fields
@@ -591,8 +593,8 @@ def test_a_plan_gives_devices_and_global_batch(tiny, tmp_path, capsys):
         f"model: {Path(tiny).name}\ndevice: [{DEVICE}]\nseq_len: 64\nsp: 1\ntp: 2\ndp: 2\nmicro_batches: 3\n"
     )
     (tmp_path / "tiny.yaml").write_text(TINY)
-    told = json.loads(run(capsys, str(plan), "--remat", "none", "--sharding", "zero1", "--format", "json"))
-    assert (told["inputs"]["devices"], told["inputs"]["global_batch"]) == ([4], 6)
+    reported = json.loads(run(capsys, str(plan), "--remat", "none", "--sharding", "zero1", "--format", "json"))
+    assert (reported["inputs"]["devices"], reported["inputs"]["global_batch"]) == ([4], 6)
 
 
 def test_exit_codes(tiny, capsys):

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 import mla_cost
 from mla_cost.batch import codes, matrices, programs
-from mla_cost.batch.blocks import Asked, compiled
+from mla_cost.batch.blocks import BlockAsked, compiled
 from mla_cost.batch.matrices import fold
 from mla_cost.cli import main
-from mla_cost.language.evaluate import FENCE
+from mla_cost.language.evaluate import EXACT_LIMIT
 from mla_cost.results.columns import plan_rows
 from mla_cost.studies.sweep import price
-from mla_cost.studies.sweep.attention import Attention
+from mla_cost.studies.sweep.attention import AttentionSweep
 from mla_cost.studies.sweep.output import save
 
 DEVICES = ("910b-64gb", "a100-80gb", "h100-80gb", "mi300x")
@@ -121,8 +121,8 @@ def test_a_row_is_a_plan():
     for index, row in enumerate(study[at] for at in range(len(study))):
         asked = {name: row[name] for name in over}
         answer = plan(**asked, device="a100-80gb", layers=3)
-        (told,) = plan_rows(answer)
-        assert {name: told.get(name, row["remat"]) for name in row} == row, index
+        (reported,) = plan_rows(answer)
+        assert {name: reported.get(name, row["remat"]) for name in row} == row, index
 
 
 # ---- exactness
@@ -151,32 +151,32 @@ def test_which_arithmetic_is_used_and_that_it_is_exact(monkeypatch):
         assert (coefficients == np.floor(coefficients)).all()
         whole = coefficients.astype(object) @ monomials.astype(object)  # Python's ints
         computed = product(coefficients, monomials)
-        below = (whole < FENCE).astype(bool)
+        below = (whole < EXACT_LIMIT).astype(bool)
         assert (computed.astype(object)[below] == whole[below]).all()
-        assert (computed[~below] >= FENCE).all()
+        assert (computed[~below] >= EXACT_LIMIT).all()
 
 
 @hypothesis.given(
     coefficients=st.lists(st.integers(0, 2**20), min_size=4, max_size=4),
     values=st.lists(st.integers(0, 2**34), min_size=4, max_size=4),
 )
-def test_the_fence_is_one_comparison(coefficients, values):
+def test_the_exact_limit_is_one_comparison(coefficients, values):
     """Sums of products of whole numbers are exact below 2^53 and never seem to be below it when they are not."""
     true = sum(a * b for a, b in zip(coefficients, values, strict=True))
     found = matrices.multiplied(np.array([coefficients], float), np.array(values, float)[:, None])[0, 0]
-    assert (found < FENCE) == (true < FENCE)
-    if true < FENCE:
+    assert (found < EXACT_LIMIT) == (true < EXACT_LIMIT)
+    if true < EXACT_LIMIT:
         assert int(found) == true
 
 
-def test_the_fence_refuses_and_does_not_wrap():
+def test_the_exact_limit_refuses_and_does_not_wrap():
     study = sweep(over={"seq_len": [4096, 2**26, 2**30], "sp": [1, 2**7], "form": "all"}, **BASE)
     found = study.to_numpy()
     refused = found["reason"] == codes.TOO_LARGE
     assert refused.any()
     assert (found["status"][refused] == codes.ILLEGAL).all()
     assert (found["peak_bytes"][refused] == codes.MISSING).all()
-    assert (found["peak_bytes"][~refused] < FENCE).all()
+    assert (found["peak_bytes"][~refused] < EXACT_LIMIT).all()
     assert "2^53" in study[int(np.flatnonzero(refused)[0])]["reason"]
 
 
@@ -186,7 +186,7 @@ def test_moments_are_dropped_only_where_others_reach_them():
     from mla_cost.pricing.resolve import resolve
 
     point = resolve(catalog.model("deepseek-v3"), "absorbed", PlanSettings())
-    program = compiled(Asked(point.key, (frozenset(),), stacked=False))
+    program = compiled(BlockAsked(point.key, (frozenset(),), stacked=False))
     values = fixed_values()
     full = np.array([np.prod([values[s] for s in m] or [1.0]) for m in program.monomials])
     folded = fold(program.monomials, program.parts, values)
@@ -208,7 +208,7 @@ def test_lazy_and_sized(monkeypatch):
     def never(*_):
         raise AssertionError("priced before it was asked for")
 
-    monkeypatch.setattr(price.Pricer, "figures", never)
+    monkeypatch.setattr(price.BoxPricer, "figures", never)
     over = {"dims.heads": range(1, 513), "seq_len": range(4096, 1_000_000), "sp": range(1, 65), "form": "all"}
     study = sweep(over=over)
     assert len(study) == 512 * 995_904 * 64 * 3 * 2
@@ -217,7 +217,7 @@ def test_lazy_and_sized(monkeypatch):
 
 
 def test_both_cores_give_the_same(monkeypatch):
-    monkeypatch.setattr(Attention, "fork_from", 0)
+    monkeypatch.setattr(AttentionSweep, "fork_from", 0)
     over = {"seq_len": range(4096, 4096 + 64 * 512, 64), "sp": [1, 2, 4, 8, 16], "dims.heads": [64, 128], "form": "all"}
     study = sweep(over=over)
     one, two = study.to_numpy(workers=1), study.to_numpy(workers=2)
@@ -230,8 +230,8 @@ def test_what_fails_in_a_process_is_raised_here(monkeypatch):
     def fail(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Attention, "fork_from", 0)
-    monkeypatch.setattr(price.Pricer, "figures", fail)
+    monkeypatch.setattr(AttentionSweep, "fork_from", 0)
+    monkeypatch.setattr(price.BoxPricer, "figures", fail)
     study = sweep(over={"seq_len": range(4096, 4096 + 64 * 512, 64), "sp": [1, 2], "form": "all"}, **BASE)
     with pytest.raises(ZeroDivisionError):
         study.to_numpy(workers=2)
@@ -466,9 +466,9 @@ def test_the_command_prints_every_format(capsys):
     assert rows[0]["status"] == "illegal"
     assert "sp 3" in rows[0]["reason"]
     main_ok([*flags, "json"])
-    told = json.loads(capsys.readouterr().out)
-    assert told["schema"] == "mla-cost/sweep/1"
-    assert len(told["rows"]) == 6
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["schema"] == "mla-cost/sweep/1"
+    assert len(reported["rows"]) == 6
     main_ok([*flags, "markdown"])
     assert capsys.readouterr().out.count("\n") == 8
     main_ok(flags[:-1])

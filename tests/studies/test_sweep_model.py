@@ -39,8 +39,8 @@ def test_a_row_is_a_plan():
     for row in rows_of(study):
         asked = {name: row[name] for name in over}
         plan = mla_cost.plan(**asked, **BASE, micro_batches=4, other_memory="1GiB")
-        (told,) = plan_rows(plan)
-        assert {name: told[name] for name in row} == row
+        (reported,) = plan_rows(plan)
+        assert {name: reported[name] for name in row} == row
 
 
 def test_every_point_of_a_grid_is_checked_against_plan():
@@ -58,8 +58,8 @@ def test_models_dims_and_devices_are_axes():
     for index, row in enumerate(rows_of(study)):
         dims = {"heads": row["dims.heads"]}
         plan = mla_cost.plan(row["model"], row["device"], form="explicit", scope="model", dims=dims, dp=row["dp"])
-        (told,) = plan_rows(plan)
-        assert {name: told[name] for name in plan_columns("model")[17:]} == {
+        (reported,) = plan_rows(plan)
+        assert {name: reported[name] for name in plan_columns("model")[17:]} == {
             name: row[name] for name in plan_columns("model")[17:]
         }, index
 
@@ -76,8 +76,8 @@ def test_facts_are_settings_and_axes():
     study = mla_cost.sweep(over={"facts.indexer_layer_bytes": [0, 10**9], "dp": [8]}, **asked)
     for row in rows_of(study):
         facts = {"indexer_layer_bytes": row["facts.indexer_layer_bytes"]}
-        (told,) = plan_rows(mla_cost.plan(**asked, dp=8, facts=facts))
-        assert {name: told.get(name, row[name]) for name in row} == row
+        (reported,) = plan_rows(mla_cost.plan(**asked, dp=8, facts=facts))
+        assert {name: reported.get(name, row[name]) for name in row} == row
     fixed = mla_cost.sweep(over={"dp": [8]}, **asked, facts={"indexer_layer_bytes": 10**9})
     assert fixed[0]["required_bytes"] == study[1]["required_bytes"] > study[0]["required_bytes"]
 
@@ -132,7 +132,7 @@ def test_without_a_device_and_unsupported():
     assert "mem-efficient" in row["reason"]
 
 
-def test_what_reaches_the_fence_is_refused_as_a_plan_refuses_it():
+def test_what_reaches_the_exact_limit_is_refused_as_a_plan_refuses_it():
     over = {"seq_len": [4096, 2**30], "micro_batches": [1, 2**20], "dp": [8]}
     study = mla_cost.sweep(over=over, scope="model", device=None, form="explicit", sp=8)
     found = study.to_numpy()
@@ -206,8 +206,8 @@ def test_a_cut_file_is_continued(tmp_path):
     save(study, cut, resume=True)
     assert cut.read_bytes() == whole.read_bytes()
     with whole.open(encoding="utf-8") as file:
-        told = list(csv.DictReader(file))
-    for row, line in zip(rows_of(study)[::97], told[::97], strict=True):
+        reported = list(csv.DictReader(file))
+    for row, line in zip(rows_of(study)[::97], reported[::97], strict=True):
         assert line == {name: "" if value is None else str(value) for name, value in row.items()}
 
 
@@ -259,9 +259,9 @@ def test_a_plan_file_of_the_model_scope(tmp_path, capsys):
     (tmp_path / "plan.yaml").write_text(text)
     arguments = ["sweep", str(tmp_path / "plan.yaml"), "--over", "seq_len=4096..16384*2", "--over", "pp=1,27"]
     main_ok([*arguments, "--format", "json"])
-    told = json.loads(capsys.readouterr().out)["rows"]
-    assert len(told) == 6
-    assert all(isinstance(row["flops_model"], int) for row in told)
+    reported = json.loads(capsys.readouterr().out)["rows"]
+    assert len(reported) == 6
+    assert all(isinstance(row["flops_model"], int) for row in reported)
     main_ok(arguments)
     printed = capsys.readouterr().out
     assert "one optimizer step" in printed

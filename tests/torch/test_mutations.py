@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 from mla_cost.checks.reference.fake import run_fake
 from mla_cost.checks.reference.spec import Spec
 from mla_cost.checks.validation import allocator, cells, fake
-from mla_cost.checks.validation.report import Row
+from mla_cost.checks.validation.report import CheckRow
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
@@ -247,12 +247,12 @@ def executor_once(monkeypatch: Patch) -> Iterator[None]:
     cost.timeline.cache_clear()
 
 
-def disagreeing(specs: list[Spec], check: Callable[[Spec], Iterator[Row]]) -> Iterator[Row]:
+def disagreeing(specs: list[Spec], check: Callable[[Spec], Iterator[CheckRow]]) -> Iterator[CheckRow]:
     """The rows that disagree, cell after cell."""
     return (row for spec in specs for row in check(spec) if row.status == "disagrees")
 
 
-def every_row() -> Iterator[Row]:
+def every_row() -> Iterator[CheckRow]:
     yield from disagreeing(BLOCKS, fake.check_cell)
     yield from (row for row in fake.check_refusals() if row.status == "disagrees")
 

@@ -15,7 +15,7 @@ from mla_cost.checks.reference import DIMS, Spec, initialise, record
 from mla_cost.checks.reference.allocator import allocator_peak
 from mla_cost.checks.reference.fake import fake_groups, run_stage
 from mla_cost.checks.reference.layer import make_inputs
-from mla_cost.checks.reference.pipeline import Chunk, Pipeline, Stage
+from mla_cost.checks.reference.pipeline import ChunkModule, PipelineSpec, StageModule
 from mla_cost.checks.validation.pipelines import check_pipeline, model_side
 from mla_cost.checks.validation.traces import (
     executor_kept,
@@ -41,7 +41,7 @@ INTERLEAVED = (("embedding", "dense"), ("dense", "moe"), ("moe",), ("moe", "mtp_
 LAST_STAGE = (("embedding", "dense"), ("moe", "mtp_moe", "head"))
 
 
-def disagreements(pipeline: Pipeline) -> list[str]:
+def disagreements(pipeline: PipelineSpec) -> list[str]:
     return [f"{row.check} {row.cell}: {row.detail}" for row in check_pipeline(pipeline) if row.status == "disagrees"]
 
 
@@ -59,30 +59,30 @@ def disagreements(pipeline: Pipeline) -> list[str]:
 def test_every_pass_keeps_and_has_alive_what_the_model_says(
     change: dict[str, object], parts: Parts, micro_batches: int
 ) -> None:
-    assert disagreements(Pipeline(replace(TINY, **change), parts, 2, micro_batches)) == []  # type: ignore[arg-type]
+    assert disagreements(PipelineSpec(replace(TINY, **change), parts, 2, micro_batches)) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("remat", "parts"), [("none", INTERLEAVED), ("full", LAST_STAGE)], ids=str)
 def test_deepseek_v3_widths(parts: Parts, remat: str) -> None:
-    assert disagreements(Pipeline(replace(V3, remat=remat), parts, 2, 4)) == []
+    assert disagreements(PipelineSpec(replace(V3, remat=remat), parts, 2, 4)) == []
 
 
 @pytest.mark.parametrize("change", [{}, {"remat": "full"}, {"form": "laga", "sp": 2, "remat": "core_attn"}], ids=str)
 def test_gpipe_keeps_every_micro_batch(change: dict[str, object]) -> None:
     parts = (("embedding", "dense"), ("dense",), ("moe", "head"))
-    assert disagreements(Pipeline(replace(TINY, **change), parts, 3, 5, "gpipe")) == []  # type: ignore[arg-type]
+    assert disagreements(PipelineSpec(replace(TINY, **change), parts, 3, 5, "gpipe")) == []  # type: ignore[arg-type]
 
 
 def test_three_stages_interleaved_three_times() -> None:
     parts = (("embedding", "dense"), *[("dense",)] * 7, ("head",))
-    assert disagreements(Pipeline(TINY, parts, 3, 6)) == []
+    assert disagreements(PipelineSpec(TINY, parts, 3, 6)) == []
 
 
 def test_an_embedding_alone_ends_in_an_exchange_that_is_not_priced() -> None:
     """Sent and received hidden states meet there, one more than the embedding's own pass has: u b h bytes."""
     (row,) = (
         row
-        for row in check_pipeline(Pipeline(TINY, (("embedding",), ("dense", "head")), 2, 1))
+        for row in check_pipeline(PipelineSpec(TINY, (("embedding",), ("dense", "head")), 2, 1))
         if row.status == "disagrees"
     )
     assert (row.check, row.detail) == ("pipeline: peak", "pass 0: model 1024, executor 2048")
@@ -102,14 +102,14 @@ REAL = replace(TINY, seq_len=64, ffn=96, vocab=1024, dtype="fp32", norm="composi
 )
 def test_the_real_allocator_peaks_where_the_model_says(parts: Parts, stages: int, change: dict[str, object]) -> None:
     """Gradients added in place, workspace inside calls: what no dispatch mode shows."""
-    pipeline = Pipeline(replace(REAL, **change), parts, stages, 4)  # type: ignore[arg-type]
+    pipeline = PipelineSpec(replace(REAL, **change), parts, stages, 4)  # type: ignore[arg-type]
     parallel, chunks = model_side(pipeline, as_allocated("cpu"))
     for stage in range(stages):
         assert allocator_peak(filled(pipeline, stage).steps()) == activations(parallel, stage, chunks[stage]).bytes
 
 
-def filled(pipeline: Pipeline, stage: int) -> Stage:
-    run = Stage(pipeline, stage)
+def filled(pipeline: PipelineSpec, stage: int) -> StageModule:
+    run = StageModule(pipeline, stage)
     with torch.no_grad():
         initialise(run.module)
     return run
@@ -117,7 +117,7 @@ def filled(pipeline: Pipeline, stage: int) -> Stage:
 
 def test_a_shared_embeddings_gradient_waits_for_its_second_part() -> None:
     """On one stage the module ahead looks tokens up in the model's embedding: the first gradient waits, V h fp32."""
-    pipeline = Pipeline(
+    pipeline = PipelineSpec(
         replace(REAL, seq_len=16, ffn=4096, vocab=512), (("embedding", "dense", "moe", "mtp_moe", "head"),), 1, 2
     )
     parallel, chunks = model_side(pipeline, as_allocated("cpu"))
@@ -130,7 +130,7 @@ def test_a_shared_embeddings_gradient_waits_for_its_second_part() -> None:
 
 def test_a_weights_gradient_is_gone_before_the_next_event() -> None:
     """The last stage is a head alone: live bytes after every allocation of its pass back, one by one."""
-    pipeline = Pipeline(TINY, (("embedding", "dense"), ("head",)), 2, 1)
+    pipeline = PipelineSpec(TINY, (("embedding", "dense"), ("head",)), 2, 1)
     whole, (forward, _) = run_stage(pipeline, 1)
     chunks = model_side(pipeline, Evaluation.walk_accumulated_seen)[1]
     (head,) = chunks[1][0].segments
@@ -167,9 +167,9 @@ def test_a_module_and_the_head_event_by_event(layer: str, degrees: dict[str, int
     """Both take the same hidden states and share the head's weight, whose first gradient waits for the second."""
     spec = replace(TINY, layer=layer, remat=remat, **degrees)  # type: ignore[arg-type]
     with fake_groups(spec.sp, spec.tp) as groups, FakeTensorMode():
-        recording = record(Chunk(spec, (f"mtp_{layer}", "head"), groups), make_inputs(spec))
+        recording = record(ChunkModule(spec, (f"mtp_{layer}", "head"), groups), make_inputs(spec))
     names = ("embedding", "dense"), (layer, f"mtp_{layer}", "head")
-    last = model_side(Pipeline(spec, names, 2, 1), Evaluation.walk)[1][1][0].segments[-1]
+    last = model_side(PipelineSpec(spec, names, 2, 1), Evaluation.walk)[1][1][0].segments[-1]
     key = last.point.key._replace(input_held=True)
     at = Evaluation(account_of(timeline(key)), last.at.values)
     assert first_difference(model_steps(at), executor_steps(recording)) == ""

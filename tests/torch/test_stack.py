@@ -119,19 +119,19 @@ def test_the_closed_form_is_the_walk(question, family, layers):
 
     try:
         point = resolve(model, form, asked)
-        told = figures(point, family, layers)
+        reported = figures(point, family, layers)
     except Illegal:
         assume(False)
     inner = evaluation(point._replace(key=point.key._replace(input_held=False)))
-    blocks = [told.at] + [inner] * (layers - 1)
+    blocks = [reported.at] + [inner] * (layers - 1)
     seen = Stack(blocks, None).walk()
-    allocated = Stack(blocks, told.kinds).walk()
-    own = 2 * told.at.bytes_of(0)  # the first block's input and its gradient
-    assert seen.peak == told.peak_bytes
-    assert allocated.peak + layers * told.at.parameter_bytes() == told.allocated_peak_bytes
+    allocated = Stack(blocks, reported.kinds).walk()
+    own = 2 * reported.at.bytes_of(0)  # the first block's input and its gradient
+    assert seen.peak == reported.peak_bytes
+    assert allocated.peak + layers * reported.at.parameter_bytes() == reported.allocated_peak_bytes
     assert seen.left == allocated.left == own
-    assert allocated.gradients == layers * told.at.gradient_bytes() == told.gradient_bytes
-    assert told.saved_bytes == layers * told.at.saved_bytes()
+    assert allocated.gradients == layers * reported.at.gradient_bytes() == reported.gradient_bytes
+    assert reported.saved_bytes == layers * reported.at.saved_bytes()
 
 
 @pytest.mark.parametrize("form", ["explicit", "absorbed", "laga"])

@@ -21,7 +21,7 @@ from mla_cost.checks.validation import cells
 from mla_cost.checks.validation.device import check_records
 from mla_cost.checks.validation.fake import check_cell, fused_flops
 from mla_cost.checks.validation.predict import predicted_stack
-from mla_cost.checks.validation.report import Report, Row
+from mla_cost.checks.validation.report import CheckRow, Report
 
 Captured = pytest.CaptureFixture[str]
 
@@ -109,7 +109,7 @@ def test_what_a_stand_in_states_is_by_construction() -> None:
 
 
 def test_a_disagreement_ends_with_one(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    row = Row("timeline", "a cell", "disagrees", "event 3: model +1, executor +2")
+    row = CheckRow("timeline", "a cell", "disagrees", "event 3: model +1, executor +2")
     monkeypatch.setattr("mla_cost.checks.validate.validate", lambda *_: Report((row,)))
     with pytest.raises(SystemExit) as stop:
         main(["validate", "--quick"])
@@ -224,6 +224,6 @@ def test_progress_goes_to_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsy
         with _progress() as watch:
             for left in (0, 2, 1):
                 watch("fake tensors", left)
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert bool(told.err) is terminal
+        reported = capsys.readouterr()
+        assert reported.out == ""
+        assert bool(reported.err) is terminal

@@ -30,9 +30,9 @@ def plan(capsys):
 def test_one_rank_is_one_and_has_no_buffers_of_communicators(plan):
     text = plan(ALONE)
     assert "\n1 rank: tp 1, sp 1, pp 1, ep 1, dp 1;" in text
-    (kept_back,) = re.findall(r"kept back, budgeted: .*(?:\n.*)?\nform", text)
-    assert "NCCL" not in kept_back
-    assert " 0.00" not in kept_back
+    (reserved,) = re.findall(r"reserved, budgeted: .*(?:\n.*)?\nform", text)
+    assert "NCCL" not in reserved
+    assert " 0.00" not in reserved
 
 
 @pytest.mark.parametrize("typed", ["moe+none+core_attn+moe", "core_attn+moe", "moe+core_attn+core_attn"])
@@ -67,10 +67,10 @@ def test_blocks_that_do_not_fit_have_their_verdict_on_one_line(plan):
 
 def test_a_reason_that_wraps_stays_under_its_name(plan):
     text = plan("moonlight-8-h100 --form explicit --refused-levers")
-    told = text.partition("Refused\n")[2].partition("Smallest change")[0].splitlines()
-    assert len(told) > 4
-    assert all(row.startswith("  ") for row in told)
-    assert any(row.startswith("  micro_batches 8 -> 16") for row in told)
+    reported = text.partition("Refused\n")[2].partition("Smallest change")[0].splitlines()
+    assert len(reported) > 4
+    assert all(row.startswith("  ") for row in reported)
+    assert any(row.startswith("  micro_batches 8 -> 16") for row in reported)
 
 
 @pytest.mark.parametrize(

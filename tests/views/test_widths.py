@@ -9,7 +9,7 @@ import pytest
 
 import mla_cost
 from mla_cost.views import fit_table, search_table, terminal
-from mla_cost.views.grid import Grid
+from mla_cost.views.grid import TextGrid
 from mla_cost.views.table import plan_text
 
 WIDTHS = (60, 80, 200)
@@ -64,7 +64,7 @@ def test_a_fit_is_whole(width):
 
 
 def test_a_narrow_terminal_gets_words_with_the_same_numbers():
-    table = Grid(("form", "saved", "sent", "verdict"), left=("form", "verdict"))
+    table = TextGrid(("form", "saved", "sent", "verdict"), left=("form", "verdict"))
     for number in range(3):
         table.add("laga", f"{number}.25", f"12,34{number}.75", "oom: 1.0 GiB short")
     wide, narrow = (terminal.text(table, width) for width in (80, 20))

@@ -131,8 +131,8 @@ def test_a_way_to_shard_is_a_row(shared: str) -> None:
 
 def test_a_way_to_shard_is_offered_by_levers(shared: str) -> None:
     levers = mla_cost.levers(**{**PLAN, "device": "a100-40gb"}).results
-    told = [str(lever) for row in levers if row.verdict for lever in row.verdict.levers]
-    assert any(shared in lever for lever in told)
+    reported = [str(lever) for row in levers if row.verdict for lever in row.verdict.levers]
+    assert any(shared in lever for lever in reported)
 
 
 def test_an_unknown_way_to_shard_names_the_declared_ones(shared: str) -> None:

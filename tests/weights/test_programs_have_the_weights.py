@@ -11,7 +11,7 @@ from mla_cost.inputs import catalog
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.placement import stages
-from mla_cost.pricing.stage_weights import Asked, RankWeights
+from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.weights.held import Held
 from mla_cost.weights.parameters import (
@@ -27,7 +27,7 @@ from mla_cost.weights.parameters import (
 
 # what a user states of parts that no dims describe
 STATED = {"other_layer_parameters": 11, "other_layer_bytes": 0, "indexer_layer_bytes": 0, "uncounted_parameters": 7}
-ALONE = Asked("explicit", "reference", "replicated", "bf16", vocab_multiple=1, tp=1, ep=1, etp=1)
+ALONE = WeightsAsked("explicit", "reference", "replicated", "bf16", vocab_multiple=1, tp=1, ep=1, etp=1)
 
 
 def model_of(name: str) -> ModelConfig:
@@ -46,7 +46,7 @@ def test_hardly_a_model_is_left_out() -> None:
     assert {"deepseek-v3", "glm-5", "kimi-linear-48b-a3b", "minicpm3-4b", "a.x-k2"} <= set(PRICED)
 
 
-def held(model: ModelConfig, asked: Asked = ALONE) -> list[Held]:
+def held(model: ModelConfig, asked: WeightsAsked = ALONE) -> list[Held]:
     alone = Parallel()
     chunks = stages(alone, model.num_layers or 0, model.num_mtp_layers or 0)[0]
     return [*RankWeights(model, asked).each(chunks, 1)]

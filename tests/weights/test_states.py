@@ -19,7 +19,7 @@ from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.legality import problems
 from mla_cost.mesh.placement import Chunk, stages
 from mla_cost.pricing.stage import Place, Segments, as_allocated
-from mla_cost.pricing.stage_weights import Asked, RankWeights
+from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
 from mla_cost.pricing.whole_model import parallel_of, state_settings
 from mla_cost.weights.held import Flat, RankParameters, padded_vocabulary
 from mla_cost.weights.parameters import parameters
@@ -43,7 +43,7 @@ def held_by(
     vocab_multiple: int = 128,
 ) -> RankParameters:
     degrees = {"tp": parallel.tp, "ep": parallel.ep, "etp": parallel.etp, "vocab_multiple": vocab_multiple}
-    asked = Asked(form="explicit", profile=profile, down_projections=down_projections, dtype="bf16", **degrees)
+    asked = WeightsAsked(form="explicit", profile=profile, down_projections=down_projections, dtype="bf16", **degrees)
     return RankWeights(model, asked).parameters(chunks, parallel.pp)
 
 
@@ -162,7 +162,7 @@ def test_the_weights_of_a_module_are_those_of_its_program(profile: str, places: 
     settings, _, chunks = one_stage(profile, tp)
     segments = Segments(V3, "explicit", settings, as_allocated("cuda"))
     programs = sum(segments.of(Place(place)).at.parameter_bytes() // 2 for place in places)
-    held = [*RankWeights(V3, Asked.of("explicit", settings)).each(chunks, 1)]
+    held = [*RankWeights(V3, WeightsAsked.of("explicit", settings)).each(chunks, 1)]
     module = sum(item.elements for item in held if item.part == "mtp 0" and item.trained)
     ends = sum(item.elements for item in held if item.part == "ends")
     second_norm = 7168 if profile == "megatron" else 0  # its head is priced once for two

@@ -32,7 +32,7 @@ class Evidence:
     sequences: tuple[regimes.Sequence, ...]
     smaller: tuple[regimes.Smaller, ...]
     gather: regimes.Gather
-    sent: tuple[accounted.Sent, ...]
+    sent: tuple[accounted.PublishedSent, ...]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -80,7 +80,7 @@ def evidence(executor: bool = False) -> Evidence:
 
 
 def beside(name: str) -> tuple[Outcome, ...]:
-    """The published rows that a plan is told beside, replayed. name: a source and how their ids begin: paper/table-2.
+    """The published rows beside which a plan stands, replayed. name: a source and how their ids begin: paper/table-2.
 
     Raises:
         InputError: no such source, or none of its rows begins so.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from mla_cost.checks.evidence.source import Row
+from mla_cost.checks.evidence.source import PublishedRow
 from mla_cost.results import CollectiveCost, Result
 
 Weigh = Callable[[CollectiveCost], float]
 
 
-def accountings(row: Row, first: Result, second: Result, dims: Mapping[str, int]) -> str:
+def accountings(row: PublishedRow, first: Result, second: Result, dims: Mapping[str, int]) -> str:
     """The accountings tried, in words."""
     assert isinstance(row.published, float)
     ratios = tried(first, second, dims)

@@ -13,7 +13,7 @@ from mla_cost.inputs import catalog
 from mla_cost.inputs.config import validated
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.yaml_files import load_mapping
-from mla_cost.pricing.block import Figures, figures
+from mla_cost.pricing.block import BlockFigures, figures
 from mla_cost.pricing.resolve import Illegal, resolve
 
 NEAR = 0.05
@@ -21,7 +21,7 @@ TARGETS = range(10, 31)  # GB: what else the same candidates would come near
 READS = {"allocated_peak_bytes": "allocated peak", "peak_bytes": "peak", "saved_bytes": "saved"}
 
 
-class Candidate(NamedTuple):
+class Reading(NamedTuple):
     """One reading and its figure: what `of` needs more than `against`."""
 
     of: str
@@ -40,9 +40,9 @@ class Candidate(NamedTuple):
 class Tier(NamedTuple):
     """Candidates of one kind. near: within 5 %. nearest: the closest first. hits: TARGETS that some come near."""
 
-    candidates: tuple[Candidate, ...]
-    near: tuple[Candidate, ...]
-    nearest: tuple[Candidate, ...]
+    candidates: tuple[Reading, ...]
+    near: tuple[Reading, ...]
+    nearest: tuple[Reading, ...]
     hits: int
 
 
@@ -101,7 +101,7 @@ def _tier(
 
 def _candidates(
     asked: Mapping[str, Any], plan: Mapping[str, Any], cells: Choices, reads: tuple[str, ...]
-) -> Iterator[Candidate]:
+) -> Iterator[Reading]:
     for device, sides in asked["devices"].items():
         family = catalog.device(device).family
         for values in product(*cells.values()):
@@ -111,10 +111,10 @@ def _candidates(
             for (of, ours), (against, theirs), read in product(left, right, reads):
                 if ours is not None and theirs is not None:
                     gb = (getattr(ours, read) - getattr(theirs, read)) / 1e9
-                    yield Candidate(of, against, device, READS[read], at, gb)
+                    yield Reading(of, against, device, READS[read], at, gb)
 
 
-def _priced(fields: Mapping[str, Any], family: str) -> Figures | None:
+def _priced(fields: Mapping[str, Any], family: str) -> BlockFigures | None:
     dims = {name.removeprefix("dims."): value for name, value in fields.items() if name.startswith("dims.")}
     rest = {name: value for name, value in fields.items() if not name.startswith("dims.")}
     form = rest.pop("form")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mla_cost.checks.evidence.source import Row
+from mla_cost.checks.evidence.source import PublishedRow
 from mla_cost.errors import InputError, install
 
 HOW = (
@@ -13,7 +13,7 @@ HOW = (
 POSITIONS = 64  # divides by every SP of the rows
 
 
-def run(row: Row) -> bool | float:
+def run(row: PublishedRow) -> bool | float:
     """Whether the two forms agree bit for bit, or their largest difference over the largest magnitude, in fp32.
 
     Raises:

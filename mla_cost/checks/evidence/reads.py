@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from mla_cost.checks.evidence.source import Fields, Row
+from mla_cost.checks.evidence.source import Fields, PublishedRow
 from mla_cost.language.machine import DTYPE_BYTES
 from mla_cost.results import CollectiveCost, Result
 
 
-def read(row: Row, result: Result, plan: Fields) -> Any:
+def read(row: PublishedRow, result: Result, plan: Fields) -> Any:
     """The figure that `row` names, None where the result has none. plan: the fields that the result answers."""
     if result.memory.allocated_peak_bytes is None:
         return None
@@ -29,13 +29,13 @@ def _field(result: Any, path: str) -> Any:
     return result
 
 
-def _saved(row: Row, result: Result, plan: Fields) -> float:
+def _saved(row: PublishedRow, result: Result, plan: Fields) -> float:
     """Elements per local token of the saved storages that the row names."""
     named = [tensor for tensor in result.memory.tensors if tensor.saved and tensor.name in row.tensors]
     return sum(tensor.bytes / DTYPE_BYTES[tensor.dtype] for tensor in named) / _tokens(plan)
 
 
-def _gathered(row: Row, result: Result, plan: Fields) -> float:
+def _gathered(row: PublishedRow, result: Result, plan: Fields) -> float:
     """Elements per local token that a rank hands to the gathers of forward: what a ring would pass on, hop by hop."""
     del row
     return sum(map(_elements, _gathers(result.communication.collectives))) / _tokens(plan)
@@ -45,7 +45,7 @@ def _gathers(costs: Iterable[CollectiveCost]) -> Iterable[CollectiveCost]:
     return (cost for cost in costs if (cost.kind, cost.phase) == ("all_gather", "forward"))
 
 
-def _sent(row: Row, result: Result, plan: Fields) -> float:
+def _sent(row: PublishedRow, result: Result, plan: Fields) -> float:
     """Bytes of forward as arXiv 2607.17644 counts them: all-to-alls at 2(P-1)/P of their payload, the latent once."""
     del row, plan
     return as_the_paper_counts(result)
@@ -67,7 +67,7 @@ def _tokens(plan: Fields) -> int:
     return int(sizes["seq_len"]) // int(sizes["sp"]) * int(sizes["micro_batch"])
 
 
-NAMED: Mapping[str, Callable[[Row, Result, Fields], Any]] = {
+NAMED: Mapping[str, Callable[[PublishedRow, Result, Fields], Any]] = {
     "saved elements per token": _saved,
     "gathered elements per token": _gathered,
     "sent as the paper counts": _sent,

@@ -1,7 +1,7 @@
 """Where one form is smaller than another: boundaries solved from the polynomials of both timelines, and checked.
 
-The boundary in d_c is first found on exact figures (`Figures`), then the two moments that hold there are subtracted
-as polynomials and the difference is solved for d_c, so a formula says which moments it compares.
+The boundary in d_c is first found on exact figures (`BlockFigures`), then the two moments that hold there are
+subtracted as polynomials and the difference is solved for d_c, so a formula says which moments it compares.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mla_cost.inputs.config import validated
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language import evaluate
 from mla_cost.language.polynomial import Polynomial
-from mla_cost.pricing.block import Figures, figures
+from mla_cost.pricing.block import BlockFigures, figures
 from mla_cost.pricing.compile import timeline
 from mla_cost.pricing.resolve import Illegal, resolve
 
@@ -102,19 +102,19 @@ def _formula(
     return None, None
 
 
-def sides(fields: Mapping[str, Any], dims: Mapping[str, Any]) -> tuple[Figures, Figures]:
+def sides(fields: Mapping[str, Any], dims: Mapping[str, Any]) -> tuple[BlockFigures, BlockFigures]:
     """The figures of both forms at these dims."""
     asked = questions()["regimes"]
     return _figures(asked["of"], fields, dims), _figures(asked["against"], fields, dims)
 
 
-def _figures(form: str, fields: Mapping[str, Any], dims: Mapping[str, Any]) -> Figures:
+def _figures(form: str, fields: Mapping[str, Any], dims: Mapping[str, Any]) -> BlockFigures:
     settings = validated(PlanSettings, {"scope": "attention", **fields, "form": (form,), "dims": dict(dims)})
     family = catalog.device(questions()["regimes"]["device"]).family
     return figures(resolve(api.model_with_dims(settings), form, settings), family)
 
 
-def read(it: Figures, quantity: Quantity) -> int:
+def read(it: BlockFigures, quantity: Quantity) -> int:
     """Bytes of a quantity."""
     by_name = {"saved": it.saved_bytes, "peak": it.peak_bytes, "allocated peak": it.allocated_peak_bytes}
     return by_name[quantity]
@@ -130,15 +130,15 @@ def _largest(fields: Mapping[str, Any], heads: Mapping[str, Any], quantity: Quan
     return low
 
 
-def _solved(ours: Figures, theirs: Figures, quantity: Quantity) -> tuple[str | None, float | None]:
+def _solved(ours: BlockFigures, theirs: BlockFigures, quantity: Quantity) -> tuple[str | None, float | None]:
     if quantity == "allocated peak" and ours.point.kernel.fused:
         return None, None  # workspace is one opaque symbol, of another size in each form
-    difference = _moment(ours, quantity) - _moment(theirs, quantity)
+    difference = _polynomial(ours, quantity) - _polynomial(theirs, quantity)
     root = solve(difference, "d_c", ours)
     return (None, None) if root is None else (str(root), _value(root, ours.at.values))
 
 
-def _moment(it: Figures, quantity: Quantity) -> Polynomial:
+def _polynomial(it: BlockFigures, quantity: Quantity) -> Polynomial:
     """The polynomial of the quantity, of the moment that holds at these values."""
     run = timeline(it.point.key)
     if quantity == "saved":
@@ -148,14 +148,14 @@ def _moment(it: Figures, quantity: Quantity) -> Polynomial:
     return moment.bytes if kinds is None else moment.bytes + evaluate.parameters(run)
 
 
-def solve(difference: Polynomial, symbol: str, it: Figures) -> sympy.Expr | None:
+def solve(difference: Polynomial, symbol: str, it: BlockFigures) -> sympy.Expr | None:
     """The symbol's value at which a difference that is linear in it is zero; None where it does not appear."""
     return _root(_expression(difference, it), _symbol(symbol))
 
 
-def _expression(difference: Polynomial, it: Figures) -> sympy.Expr:
+def _expression(difference: Polynomial, it: BlockFigures) -> sympy.Expr:
     """The difference under the facts of a program: symbols that are one are left out."""
-    return evaluate.expression(difference).subs({_symbol(name): 1 for name in it.point.key.facts.ones})
+    return evaluate.expression(difference).subs({_symbol(name): 1 for name in it.point.key.predicates.ones})
 
 
 def _root(expression: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr | None:
@@ -199,7 +199,7 @@ def sequences() -> Iterator[Sequence]:
         for heads in asked["heads_per_rank"]:
             fields = {**variant["plan"], "model": asked["model"], "seq_len": asked["seq_len"], "sp": sp}
             ours, theirs = sides(fields, {"heads": heads * sp})
-            difference = _expression(_moment(ours, "saved") - _moment(theirs, "saved"), ours)
+            difference = _expression(_polynomial(ours, "saved") - _polynomial(theirs, "saved"), ours)
             root = _root(difference / _symbol("s"), _symbol("s"))  # every term has a factor s
             if root is not None:
                 length = sympy.factor_terms(root * (1 if sp == 1 else _symbol("P")))
@@ -248,19 +248,19 @@ def gather() -> Gather:
     return Gather(str(root), _value(root, many[0].at.values), str(extra), cells)
 
 
-def _gather_pair(asked: Mapping[str, Any], sp: int) -> tuple[Figures, Figures]:
+def _gather_pair(asked: Mapping[str, Any], sp: int) -> tuple[BlockFigures, BlockFigures]:
     fields = {"model": asked["model"], "seq_len": asked["seq_len"], "sp": sp}
     return _figures(asked["of"], fields, {}), _figures(asked["against"], fields, {})
 
 
-def _wire(it: Figures) -> Polynomial:
+def _wire(it: BlockFigures) -> Polynomial:
     return evaluate.wire(timeline(it.point.key), "forward")
 
 
-def _wire_difference(ours: Figures, theirs: Figures) -> Polynomial:
+def _wire_difference(ours: BlockFigures, theirs: BlockFigures) -> Polynomial:
     return _wire(ours) - _wire(theirs)
 
 
-def _gather_cell(ours: Figures, theirs: Figures) -> tuple[int, int, int, int]:
+def _gather_cell(ours: BlockFigures, theirs: BlockFigures) -> tuple[int, int, int, int]:
     values = ours.at.values
     return values["P"], values["l"], _wire(ours).at(values), _wire(theirs).at(values)

@@ -11,7 +11,7 @@ from mla_cost import api
 from mla_cost.checks.evidence import counts, fused, numerics
 from mla_cost.checks.evidence.accountings import accountings
 from mla_cost.checks.evidence.reads import read
-from mla_cost.checks.evidence.source import UNITS, Choices, Fields, Row, Source, directory
+from mla_cost.checks.evidence.source import UNITS, Choices, Fields, PublishedRow, Source, directory
 from mla_cost.declared import defaults
 from mla_cost.inputs import catalog
 from mla_cost.results import Result
@@ -45,10 +45,10 @@ class Outcome(NamedTuple):
     cells: tuple[Cell, ...] = ()
 
 
-def replay(source: Source, row: Row, executor: bool) -> Outcome:
+def replay(source: Source, row: PublishedRow, executor: bool) -> Outcome:
     """Predict one row. executor: also run the forms on real ranks where a row is about numbers."""
     if row.missing:
-        return _outcome(source, row, None, f"not modelled: {row.missing}{_told(source, row)}")
+        return _outcome(source, row, None, f"not modelled: {row.missing}{_reported(source, row)}")
     if row.how == "visible":
         return _visible(source, row)
     if row.executor is not None:
@@ -64,7 +64,9 @@ def replay(source: Source, row: Row, executor: bool) -> Outcome:
     return _outcome(source, row, predicted, _reason(source, row, cells), cells)
 
 
-def _outcome(source: Source, row: Row, predicted: Figure | None, reason: str, cells: tuple[Cell, ...] = ()) -> Outcome:
+def _outcome(
+    source: Source, row: PublishedRow, predicted: Figure | None, reason: str, cells: tuple[Cell, ...] = ()
+) -> Outcome:
     published: Figure = list(row.published) if isinstance(row.published, tuple) else row.published
     off = None if predicted is None else _off(published, predicted)
     status = _status(row, off) if row.decimals is None else _printed(row, predicted)
@@ -99,14 +101,14 @@ def _off(published: Figure, predicted: Figure) -> float:
     return predicted / published - 1
 
 
-def _status(row: Row, off: float | None) -> str:
+def _status(row: PublishedRow, off: float | None) -> str:
     if off is None:
         return "not-modelled"
     beyond = off if row.bound else -off if row.at_least else abs(off)
     return "matches" if beyond <= row.tolerance else "differs"
 
 
-def _printed(row: Row, predicted: Figure | None) -> str:
+def _printed(row: PublishedRow, predicted: Figure | None) -> str:
     """Whether a prediction, rounded as the source prints, is what it prints."""
     assert isinstance(predicted, float)
     assert row.decimals is not None
@@ -120,7 +122,7 @@ def shown(figure: Figure | None) -> str:
     return str(figure).lower() if figure is None or isinstance(figure, bool) else f"{figure:,.5g}"
 
 
-def _because(source: Source, row: Row) -> str:
+def _because(source: Source, row: PublishedRow) -> str:
     if not row.because:
         return ""
     priced = price({**source.plan(row), **row.of}).memory
@@ -148,7 +150,7 @@ def grid(choices: Choices) -> Iterator[dict[str, Any]]:
         yield dict(zip(choices, values, strict=True))
 
 
-def _cells(source: Source, row: Row, choices: Choices) -> Iterator[Cell]:
+def _cells(source: Source, row: PublishedRow, choices: Choices) -> Iterator[Cell]:
     """The cells for which a program exists."""
     for at in grid(choices):
         value = _value(row, {**source.plan(row), **at})
@@ -156,7 +158,7 @@ def _cells(source: Source, row: Row, choices: Choices) -> Iterator[Cell]:
             yield Cell(at, value)
 
 
-def _value(row: Row, plan: Fields) -> float | None:
+def _value(row: PublishedRow, plan: Fields) -> float | None:
     ours = _read(row, {**plan, **row.of})
     theirs = _read(row, {**plan, **row.against}) if row.against else 0
     if ours is None or theirs is None:
@@ -168,11 +170,11 @@ def _value(row: Row, plan: Fields) -> float | None:
     return float((ours - theirs) / UNITS[row.unit])
 
 
-def _read(row: Row, plan: Fields) -> Any:
+def _read(row: PublishedRow, plan: Fields) -> Any:
     return read(row, price(plan), plan)
 
 
-def _told(source: Source, row: Row) -> str:
+def _reported(source: Source, row: PublishedRow) -> str:
     """What the nearest plan that can be priced comes to."""
     if not row.of:
         return ""
@@ -182,14 +184,14 @@ def _told(source: Source, row: Row) -> str:
     return f": {needed / 1e9:,.5g} of {usable / 1e9:,.5g} GB that are usable, {verdict.status}"
 
 
-def _visible(source: Source, row: Row) -> Outcome:
+def _visible(source: Source, row: PublishedRow) -> Outcome:
     """What the device files say that a framework sees, over the devices of the row's grid."""
     devices = [catalog.device(str(name)) for name in row.grid["device"]]
     sizes = [device.visible_bytes.integer / UNITS[row.unit] for device in devices]
     return _outcome(source, row, [min(sizes), max(sizes)], "")
 
 
-def _refusal(source: Source, row: Row) -> str:
+def _refusal(source: Source, row: PublishedRow) -> str:
     verdict = price({**source.plan(row), **row.of}).verdict
     return verdict.reason if verdict else ""
 
@@ -197,7 +199,7 @@ def _refusal(source: Source, row: Row) -> str:
 # ---- reasons
 
 
-def _reason(source: Source, row: Row, cells: tuple[Cell, ...]) -> str:
+def _reason(source: Source, row: PublishedRow, cells: tuple[Cell, ...]) -> str:
     if row.accountings:
         plan = source.plan(row)
         return accountings(row, price({**plan, **row.of}), price({**plan, **row.against}), _inputs(plan))
@@ -232,7 +234,7 @@ def _one_head(cell: Cell) -> bool:
     return bool(cell.at.get("dims.heads") == cell.at.get("sp"))
 
 
-def _beyond(row: Row, others: tuple[Cell, ...]) -> str:
+def _beyond(row: PublishedRow, others: tuple[Cell, ...]) -> str:
     assert isinstance(row.published, float)
     over = [cell for cell in others if cell.value > row.published]
     if not over:
@@ -247,7 +249,7 @@ def _named(cells: Iterable[Cell]) -> str:
     return "; ".join(f"{words(cell.at)}: {shown(cell.value)}" for cell in cells)
 
 
-def _candidates(source: Source, row: Row) -> Outcome:
+def _candidates(source: Source, row: PublishedRow) -> Outcome:
     """The figure whose meaning is not stated: the reading that comes nearest on the paper's own metric."""
     assert isinstance(row.published, float)
     search = fused.search(source.plan(row), row.grid, row.published)

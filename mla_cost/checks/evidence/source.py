@@ -46,15 +46,15 @@ class Executor(_Strict):
     sp: tuple[int, ...]
 
 
-class Row(_Strict):
+class PublishedRow(_Strict):
     """One published figure and the plans that predict it.
 
     read: the field of a result, less those of `less`, or a figure by name (`reads.NAMED`); tensors: what such a figure
     is of. of, against: plan fields of the two sides. how: what is made of them (`as` in the file). grid: the figure is
     the range over these cells. bound, at_least: the figure is an upper, a lower bound. others: cells that the source
     does not claim and the page prints beside it. decimals: how many the source prints, to all of which a prediction
-    has to agree. because: why it differs. note: told in any case. gates: whether the tool answers for this figure.
-    missing: why nothing is predicted; where `of` is given, what that plan comes to is told nevertheless.
+    has to agree. because: why it differs. note: reported in any case. gates: whether the tool answers for this figure.
+    missing: why nothing is predicted; where `of` is given, what that plan comes to is reported nevertheless.
     """
 
     id: Text
@@ -91,9 +91,9 @@ class Source(_Strict):
     title: Text
     states: dict[str, Statement]
     common: Fields = {}
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedRow, ...]
 
-    def plan(self, row: Row) -> Fields:
+    def plan(self, row: PublishedRow) -> Fields:
         """The plan of a row without what distinguishes its sides and cells."""
         return {**self.common, **row.plan}
 

@@ -21,7 +21,7 @@ NUMBER_BYTES = 8  # a kernel that is given a Python number makes a tensor of it:
 
 
 @dataclass(frozen=True)
-class Allocation:
+class DeviceAllocation:
     """One event of the allocator: bytes handed out, negative where given back, and the innermost op that ran."""
 
     bytes: int
@@ -29,7 +29,7 @@ class Allocation:
 
 
 @dataclass(frozen=True)
-class Workspace:
+class CallWorkspace:
     """What one call of an op allocated and gave back before it returned, at most at a time."""
 
     op: str
@@ -40,8 +40,8 @@ class Workspace:
 class Allocated:
     """One forward and backward as the allocator saw it."""
 
-    allocations: tuple[Allocation, ...]
-    workspaces: tuple[Workspace, ...]
+    allocations: tuple[DeviceAllocation, ...]
+    workspaces: tuple[CallWorkspace, ...]
     peak_bytes: int  # with inputs, all gradients and workspaces; without parameters and tables
 
 
@@ -59,7 +59,7 @@ def record_allocator(
     events = _events(profiler, ops)
     held = sum(tensor.untyped_storage().nbytes() for tensor in inputs)
     return Allocated(
-        allocations=tuple(Allocation(event.bytes, event.op) for event in events),
+        allocations=tuple(DeviceAllocation(event.bytes, event.op) for event in events),
         workspaces=tuple(_workspaces(events)),
         peak_bytes=held + _peak(event.bytes for event in events),
     )
@@ -110,7 +110,7 @@ def _allocations(
         yield from _allocations(node.children, named, name, inner)
 
 
-def _workspaces(events: Sequence[_Event]) -> Iterator[Workspace]:
+def _workspaces(events: Sequence[_Event]) -> Iterator[CallWorkspace]:
     """What each call of a named op used beyond what it left behind, in the order of the calls."""
     calls: dict[_Call, list[int]] = {}
     for event in events:
@@ -118,7 +118,7 @@ def _workspaces(events: Sequence[_Event]) -> Iterator[Workspace]:
             calls.setdefault(event.call, []).append(event.bytes)
     for (_, op), sizes in calls.items():
         if _peak(sizes) > sum(sizes):
-            yield Workspace(op, _peak(sizes) - sum(sizes))
+            yield CallWorkspace(op, _peak(sizes) - sum(sizes))
 
 
 def _peak(changes: Iterable[int]) -> int:

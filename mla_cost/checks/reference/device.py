@@ -31,14 +31,14 @@ from mla_cost.checks.reference.forms import initialise
 from mla_cost.checks.reference.layer import make_inputs, make_layer
 from mla_cost.checks.reference.measure import holding, loss_of
 from mla_cost.checks.reference.spec import DIMS, FORMS, LAYERS, SETTINGS, Dims, Spec
-from mla_cost.checks.reference.tp import Groups, make_groups
+from mla_cost.checks.reference.tp import ProcessGroups, make_groups
 
 SCHEMA = "mla-cost/device-record/1"
 BACKENDS = {"cuda": "nccl", "npu": "hccl", "cpu": "gloo"}
 
 
 @dataclass(frozen=True)
-class Step:
+class DeviceStep:
     """Figures of one forward and backward. None where the device does not report it.
 
     held_bytes is what was allocated before the step: parameters, tables and the input.
@@ -63,7 +63,7 @@ def _device() -> torch.device:
     return torch.device("cpu")
 
 
-def measure(spec: Spec, groups: Groups, device: torch.device, steps: int) -> list[Step]:
+def measure(spec: Spec, groups: ProcessGroups, device: torch.device, steps: int) -> list[DeviceStep]:
     """Run `steps` forwards and backwards of the layer in the surround of `measure.record`, after one to warm up."""
     with device:
         layer, inputs = make_layer(spec, groups), make_inputs(spec)
@@ -73,7 +73,7 @@ def measure(spec: Spec, groups: Groups, device: torch.device, steps: int) -> lis
     return [_step(layer, inputs, device, spec.caller_holds) for _ in range(steps + 1)][1:]
 
 
-def _step(layer: nn.Module, inputs: Sequence[torch.Tensor], device: torch.device, holds: bool) -> Step:
+def _step(layer: nn.Module, inputs: Sequence[torch.Tensor], device: torch.device, holds: bool) -> DeviceStep:
     layer.zero_grad()
     for x in inputs:
         x.grad = None
@@ -89,9 +89,9 @@ def _step(layer: nn.Module, inputs: Sequence[torch.Tensor], device: torch.device
     runtime.synchronize()
     seconds = time.perf_counter() - start
     if held is None:
-        return Step(seconds, None, None, None)
+        return DeviceStep(seconds, None, None, None)
     requested = runtime.memory_stats().get("requested_bytes.all.peak")
-    return Step(seconds, held, runtime.max_memory_allocated(), requested)
+    return DeviceStep(seconds, held, runtime.max_memory_allocated(), requested)
 
 
 def _restart(runtime: Any) -> int | None:
@@ -103,7 +103,7 @@ def _restart(runtime: Any) -> int | None:
     return int(runtime.memory_allocated())
 
 
-def describe(spec: Spec, steps: Sequence[Step], device: torch.device, *, fake: bool) -> dict[str, Any]:
+def describe(spec: Spec, steps: Sequence[DeviceStep], device: torch.device, *, fake: bool) -> dict[str, Any]:
     """Return the record of one measurement, as it is written."""
     name = platform.processor() or platform.machine()
     if device.type != "cpu":
@@ -123,9 +123,9 @@ def describe(spec: Spec, steps: Sequence[Step], device: torch.device, *, fake: b
 
 
 @contextmanager
-def _real_groups(spec: Spec, device: torch.device) -> Iterator[Groups]:
+def _real_groups(spec: Spec, device: torch.device) -> Iterator[ProcessGroups]:
     if spec.ranks == 1:
-        yield Groups()
+        yield ProcessGroups()
         return
     dist.init_process_group(BACKENDS[device.type])
     try:

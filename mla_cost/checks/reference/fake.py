@@ -14,17 +14,19 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mla_cost.checks.reference.layer import make_inputs, make_layer
 from mla_cost.checks.reference.measure import Phase, Recording, StepRecording, record, record_steps
-from mla_cost.checks.reference.pipeline import Pipeline, Stage
+from mla_cost.checks.reference.pipeline import PipelineSpec, StageModule
 from mla_cost.checks.reference.spec import Spec
-from mla_cost.checks.reference.tp import Groups, make_groups
+from mla_cost.checks.reference.tp import ProcessGroups, make_groups
 
 
 @contextmanager
-def fake_groups(sp: int, tp: int = 1, ep: int = 1, etp: int = 1, *, pp: int = 1, stage: int = 0) -> Iterator[Groups]:
+def fake_groups(
+    sp: int, tp: int = 1, ep: int = 1, etp: int = 1, *, pp: int = 1, stage: int = 0
+) -> Iterator[ProcessGroups]:
     """First rank of a stage, in groups that exchange nothing; None for an axis of size 1, where none is called."""
     ranks = max(sp * tp, ep * etp)
     if pp * ranks == 1:
-        yield Groups()
+        yield ProcessGroups()
         return
     dist.init_process_group("fake", rank=stage * ranks, world_size=pp * ranks, store=FakeStore())
     try:
@@ -47,12 +49,12 @@ def run_fake(spec: Spec) -> Recording:
     return replace(recording, by_construction=spec.by_construction)
 
 
-def run_stage(pipeline: Pipeline, stage: int) -> tuple[Recording, tuple[StepRecording, ...]]:
+def run_stage(pipeline: PipelineSpec, stage: int) -> tuple[Recording, tuple[StepRecording, ...]]:
     """Record one optimizer step of a stage on one rank: the whole of it, and each pass."""
     spec = pipeline.layers
     degrees = (spec.sp, spec.tp, spec.ep, spec.etp)
     with fake_groups(*degrees, pp=pipeline.stages, stage=stage) as groups, FakeTensorMode():
-        run = Stage(pipeline, stage, groups)
+        run = StageModule(pipeline, stage, groups)
         tables = [*run.module.buffers(), *run.gradients]
         return record_steps(run.steps(), parameters=run.module.parameters(), tables=tables)
 

@@ -27,7 +27,7 @@ class Linear(nn.Linear):
         """Leave the weight as it is: on fake tensors there is nothing to fill."""
 
 
-class Attention(nn.Module):
+class AttentionBlock(nn.Module):
     """What the forms have in common: parameters, tables, and the query and latent paths."""
 
     cos: Tensor
@@ -115,7 +115,7 @@ class Attention(nn.Module):
         return weight.narrow(0, self.rank * rows, rows)
 
 
-class Explicit(Attention):
+class Explicit(AttentionBlock):
     """The latent expanded to per-head keys and values; each scheme exchanges something else."""
 
     def keys_values(self, c: Tensor, k_rope: Tensor | None, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,7 +189,7 @@ class Laga(Explicit):
         return self.out_proj(o.flatten(2))
 
 
-class Absorbed(Attention):
+class Absorbed(AttentionBlock):
     """The key's up-projection folded into the query: all heads attend to one gathered latent."""
 
     def absorb(self, q: Tensor, w_uk: Tensor) -> Tensor:
@@ -233,7 +233,7 @@ class Absorbed(Attention):
         return self.out_proj(o.flatten(2))
 
 
-MODULES: dict[tuple[str, str], type[Attention]] = {
+MODULES: dict[tuple[str, str], type[AttentionBlock]] = {
     ("explicit", "ulysses"): Ulysses,
     ("explicit", "kv-gather"): KvGather,
     ("explicit", "latent-gather"): Laga,
@@ -241,7 +241,7 @@ MODULES: dict[tuple[str, str], type[Attention]] = {
 }
 
 
-def make_block(spec: Spec, group: Group | None = None, tp: Group | None = None) -> Attention:
+def make_block(spec: Spec, group: Group | None = None, tp: Group | None = None) -> AttentionBlock:
     """Return the module for the spec, parameters uninitialised; `group` None at sp 1, `tp` at tp 1."""
     block = MODULES[spec.pair](spec, group, tp)
     if spec.recomputes("full"):

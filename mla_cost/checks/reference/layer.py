@@ -20,9 +20,9 @@ from mla_cost.checks.reference.loss import LOSSES, chunked_loss, own_rows
 from mla_cost.checks.reference.norm import RMSNorm
 from mla_cost.checks.reference.remat import recomputed
 from mla_cost.checks.reference.spec import DTYPES, Spec
-from mla_cost.checks.reference.tp import Groups, gather_tp, scatter_tp
+from mla_cost.checks.reference.tp import ProcessGroups, gather_tp, scatter_tp
 
-ONE_RANK = Groups()
+ONE_RANK = ProcessGroups()
 
 
 class Lookup(nn.Embedding):
@@ -51,7 +51,7 @@ class Mlp(nn.Module):
 class DenseLayer(nn.Module):
     """Attention and MLP, each with its norm and residual; the attention has a tp rank's heads, and all s positions."""
 
-    def __init__(self, spec: Spec, groups: Groups = ONE_RANK) -> None:
+    def __init__(self, spec: Spec, groups: ProcessGroups = ONE_RANK) -> None:
         super().__init__()
         groups.check(spec.sp, spec.tp)
         dims, dtype = spec.dims, DTYPES[spec.dtype]
@@ -84,7 +84,7 @@ class DenseLayer(nn.Module):
 class MoeLayer(nn.Module):
     """A dense layer whose MLP is routed experts, on a rank's own u positions, and shared ones in a tp region."""
 
-    def __init__(self, spec: Spec, groups: Groups = ONE_RANK) -> None:
+    def __init__(self, spec: Spec, groups: ProcessGroups = ONE_RANK) -> None:
         super().__init__()
         groups.check(spec.sp, spec.tp, spec.ep, spec.etp)
         dims, dtype = spec.dims, DTYPES[spec.dtype]
@@ -126,7 +126,7 @@ class Vocabulary(nn.Module):
 
     tokens: Tensor
 
-    def __init__(self, spec: Spec, groups: Groups) -> None:
+    def __init__(self, spec: Spec, groups: ProcessGroups) -> None:
         super().__init__()
         groups.check(spec.sp, spec.tp)
         self.tp, self.rows = groups.tp, spec.vocab // spec.tp
@@ -140,7 +140,7 @@ class Embedding(Vocabulary):
 
     others: Tensor
 
-    def __init__(self, spec: Spec, groups: Groups = ONE_RANK, shared: Lookup | None = None) -> None:
+    def __init__(self, spec: Spec, groups: ProcessGroups = ONE_RANK, shared: Lookup | None = None) -> None:
         super().__init__(spec, groups)
         self.embedding = Lookup(self.rows, spec.dims.hidden, dtype=DTYPES[spec.dtype]) if shared is None else shared
         self.register_buffer("others", torch.zeros_like(self.tokens.unsqueeze(-1), dtype=torch.bool), persistent=False)
@@ -164,7 +164,7 @@ class Head(Vocabulary):
 
     minus: Tensor
 
-    def __init__(self, spec: Spec, groups: Groups = ONE_RANK, shared: nn.Linear | None = None) -> None:
+    def __init__(self, spec: Spec, groups: ProcessGroups = ONE_RANK, shared: nn.Linear | None = None) -> None:
         super().__init__(spec, groups)
         dtype = DTYPES[spec.dtype]
         self.norm = RMSNorm(spec.dims.hidden, spec.norm, dtype)
@@ -191,7 +191,7 @@ class Head(Vocabulary):
 class MtpInput(nn.Module):
     """What a multi-token-prediction module does before its own layer. shared: the model's own embedding."""
 
-    def __init__(self, spec: Spec, groups: Groups = ONE_RANK, shared: Lookup | None = None) -> None:
+    def __init__(self, spec: Spec, groups: ProcessGroups = ONE_RANK, shared: Lookup | None = None) -> None:
         super().__init__()
         dims, dtype = spec.dims, DTYPES[spec.dtype]
         self.embedding = Embedding(spec, groups, shared)
@@ -219,7 +219,7 @@ def attention_of(spec: Spec) -> Spec:
     return replace(spec, layer="attention", tp=1, ep=1, etp=1, layers=1, dims=dims, remat=remat)
 
 
-def make_layer(spec: Spec, groups: Groups = ONE_RANK) -> nn.Module:
+def make_layer(spec: Spec, groups: ProcessGroups = ONE_RANK) -> nn.Module:
     """Return the module for the spec's layer (`layers` of them in a row), parameters uninitialised."""
     if spec.layer == "attention":
         return make_stack(spec, groups.sp)

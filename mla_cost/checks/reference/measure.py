@@ -40,7 +40,7 @@ AXES = ("sp", "tp", "ep", "etp", "pp")
 
 
 @dataclass(frozen=True)
-class Storage:
+class RecordedStorage:
     """One storage that lived during the recording. `serial` is unique in a recording: torch reuses storage ids."""
 
     serial: int
@@ -56,7 +56,7 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class Event:
+class RecordedEvent:
     """One allocation or free. A free carries the op that was the last to start when the storage died."""
 
     kind: Kind
@@ -74,18 +74,18 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Peak:
+class RecordedPeak:
     """The first moment at which the live bytes are largest, and the storages alive then."""
 
     bytes: int
     op: str
     phase: Phase
     event: int  # index into Recording.events; -1 where nothing was ever alive
-    alive: tuple[Storage, ...]
+    alive: tuple[RecordedStorage, ...]
 
 
 @dataclass(frozen=True)
-class Collective:
+class RecordedCollective:
     """One collective as called: bytes of the tensor handed over and of the tensor received.
 
     phase  "recompute" where a part of `mla_cost.checks.reference.remat` runs again; storages and events say
@@ -106,14 +106,14 @@ class Collective:
 class Recording:
     """What one forward and backward did. Parameters, tables and scalars are nowhere in it."""
 
-    saved: tuple[Storage, ...]  # distinct storages packed for backward in forward, in that order
-    kept: tuple[Storage, ...]  # alive when the caller had dropped the output, whatever holds them
-    events: tuple[Event, ...]
-    storages: tuple[Storage, ...]
-    peak: Peak
-    peak_with_parameter_gradients: Peak
-    collectives: tuple[Collective, ...]
-    alive_at_end: tuple[Storage, ...]
+    saved: tuple[RecordedStorage, ...]  # distinct storages packed for backward in forward, in that order
+    kept: tuple[RecordedStorage, ...]  # alive when the caller had dropped the output, whatever holds them
+    events: tuple[RecordedEvent, ...]
+    storages: tuple[RecordedStorage, ...]
+    peak: RecordedPeak
+    peak_with_parameter_gradients: RecordedPeak
+    collectives: tuple[RecordedCollective, ...]
+    alive_at_end: tuple[RecordedStorage, ...]
     by_construction: bool = False  # a stand-in stated what it saves: agreement with it proves nothing
 
     @property
@@ -149,16 +149,16 @@ class StepRecording:
     """One of several steps. peak_bytes: most alive within it. kept: storages alive after it."""
 
     peak_bytes: int
-    kept: tuple[Storage, ...]
+    kept: tuple[RecordedStorage, ...]
 
 
 @dataclass
 class _Log:
     """What the recorders write while the callable runs. It holds ints and weak references, never a tensor."""
 
-    storages: list[Storage] = field(default_factory=list)
+    storages: list[RecordedStorage] = field(default_factory=list)
     events: list[tuple[Kind, int, str, Phase]] = field(default_factory=list)  # kind, serial, op, phase
-    collectives: list[Collective] = field(default_factory=list)
+    collectives: list[RecordedCollective] = field(default_factory=list)
     packed: dict[int, None] = field(default_factory=dict)  # serials in first-packed order
     live: dict[int, int] = field(default_factory=dict)  # storage address -> serial, while it lives
     references: dict[int, weakref.ref[torch.UntypedStorage]] = field(default_factory=dict)
@@ -193,7 +193,7 @@ class _Log:
     def _allocate(self, storage: torch.UntypedStorage, tensor: torch.Tensor, role: Role) -> None:
         serial, phase, address = len(self.storages), self.phase(), storage._cdata
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-        self.storages.append(Storage(serial, storage.nbytes(), self.op, phase, shape, dtype, role))
+        self.storages.append(RecordedStorage(serial, storage.nbytes(), self.op, phase, shape, dtype, role))
         self.events.append(("alloc", serial, self.op, phase))
         self.live[address] = serial
         self.references[serial] = weakref.ref(storage, lambda _: self._free(address, serial))
@@ -204,7 +204,7 @@ class _Log:
             self.events.append(("free", serial, self.op, self.phase()))
 
 
-class Timeline(TorchDispatchMode):
+class RecordedTimeline(TorchDispatchMode):
     """Dispatch mode that logs each new storage an op returns, its death, and every collective."""
 
     def __init__(self, log: _Log) -> None:
@@ -232,7 +232,7 @@ class Timeline(TorchDispatchMode):
         boxed = next(arg for arg in args if isinstance(arg, torch.ScriptObject) and _is_group(arg))
         group = torch.distributed.ProcessGroup.unbox(boxed)
         self.log.collectives.append(
-            Collective(
+            RecordedCollective(
                 kind,
                 send.numel() * send.element_size(),
                 out.numel() * out.element_size(),
@@ -333,7 +333,7 @@ def record_steps(
     )
 
 
-def saved_storages(function: Callable[..., Any], *inputs: torch.Tensor, **excluded: Any) -> tuple[Storage, ...]:
+def saved_storages(function: Callable[..., Any], *inputs: torch.Tensor, **excluded: Any) -> tuple[RecordedStorage, ...]:
     """Distinct storages that `function(*inputs)` saves for backward; `parameters` and `tables` as for `record`."""
     return record(function, inputs, **excluded).saved
 
@@ -351,7 +351,7 @@ def _recorded(log: _Log) -> Iterator[None]:
             log.pack(tensor)
         return tensor
 
-    with Timeline(log), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with RecordedTimeline(log), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         yield
 
 
@@ -403,7 +403,7 @@ def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
 def _recording(log: _Log, kept: list[int], parameters: Sequence[torch.Tensor]) -> Recording:
     gradients = {log.live.get(p.grad.untyped_storage()._cdata) for p in parameters if p.grad is not None}
     storages = tuple(
-        Storage(**{**vars(storage), "role": "parameter_gradient"}) if storage.serial in gradients else storage
+        RecordedStorage(**{**vars(storage), "role": "parameter_gradient"}) if storage.serial in gradients else storage
         for storage in log.storages
     )
     events = tuple(_events(log.events, storages))
@@ -419,7 +419,7 @@ def _recording(log: _Log, kept: list[int], parameters: Sequence[torch.Tensor]) -
     )
 
 
-def _events(log: list[tuple[Kind, int, str, Phase]], storages: Sequence[Storage]) -> Iterator[Event]:
+def _events(log: list[tuple[Kind, int, str, Phase]], storages: Sequence[RecordedStorage]) -> Iterator[RecordedEvent]:
     live = gradients = 0
     for kind, serial, op, phase in log:
         storage = storages[serial]
@@ -428,12 +428,14 @@ def _events(log: list[tuple[Kind, int, str, Phase]], storages: Sequence[Storage]
             gradients += change
         else:
             live += change
-        yield Event(kind, storage.bytes, op, phase, serial, storage.role, live, live + gradients)
+        yield RecordedEvent(kind, storage.bytes, op, phase, serial, storage.role, live, live + gradients)
 
 
-def _peak(events: Sequence[Event], storages: Sequence[Storage], *, with_gradients: bool) -> Peak:
+def _peak(
+    events: Sequence[RecordedEvent], storages: Sequence[RecordedStorage], *, with_gradients: bool
+) -> RecordedPeak:
     if not events:
-        return Peak(0, "input", "forward", -1, ())
+        return RecordedPeak(0, "input", "forward", -1, ())
 
     def live(index: int) -> int:
         event = events[index]
@@ -447,4 +449,4 @@ def _peak(events: Sequence[Event], storages: Sequence[Storage], *, with_gradient
         else:
             del alive[event.storage]
     shown = tuple(storages[s] for s in alive if with_gradients or storages[s].role != "parameter_gradient")
-    return Peak(live(at), events[at].op, events[at].phase, at, shown)
+    return RecordedPeak(live(at), events[at].op, events[at].phase, at, shown)

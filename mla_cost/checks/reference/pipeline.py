@@ -20,14 +20,14 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from mla_cost.checks.reference.layer import ONE_RANK, Embedding, Head, Lookup, MtpInput, make_layer
 from mla_cost.checks.reference.spec import DTYPES, REMAT, Spec
-from mla_cost.checks.reference.tp import Groups
+from mla_cost.checks.reference.tp import ProcessGroups
 
 ORDERS = ("megatron", "gpipe")
 MTP = "mtp_"  # before the name of a layer: a multi-token-prediction module around such a layer
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PipelineSpec:
     """What a pipeline runs.
 
     layers  dims, degrees, kernel and recomputation of every layer; its `layer` and `layers` are not read.
@@ -69,7 +69,7 @@ class Pass(NamedTuple):
     micro_batch: int
 
 
-def passes(pipeline: Pipeline, stage: int) -> Iterator[Pass]:
+def passes(pipeline: PipelineSpec, stage: int) -> Iterator[Pass]:
     """What a stage runs, in the order asked for.
 
     "gpipe": as `ScheduleGPipe` of torch 2.13 orders it (torch/distributed/pipelining/schedules.py): every forward,
@@ -82,7 +82,7 @@ def passes(pipeline: Pipeline, stage: int) -> Iterator[Pass]:
         yield from _megatron(pipeline, stage)
 
 
-def _megatron(pipeline: Pipeline, stage: int) -> Iterator[Pass]:
+def _megatron(pipeline: PipelineSpec, stage: int) -> Iterator[Pass]:
     """Warm-up, then one forward and one backward in turn, then cool-down.
 
     As `forward_backward_pipelining_without_interleaving` and `.._with_interleaving` of Megatron-Core at d98e8a64 order
@@ -109,7 +109,7 @@ def _megatron(pipeline: Pipeline, stage: int) -> Iterator[Pass]:
 class Mtp(nn.Module):
     """A multi-token-prediction module: its input, a layer and a last norm of its own, the model's head."""
 
-    def __init__(self, spec: Spec, groups: Groups, lookup: Lookup | None, projection: nn.Linear) -> None:
+    def __init__(self, spec: Spec, groups: ProcessGroups, lookup: Lookup | None, projection: nn.Linear) -> None:
         super().__init__()
         self.input = MtpInput(_as(spec, "mtp_input"), _without_ep(groups), lookup)
         self.layer = _layer(spec, groups)
@@ -121,10 +121,10 @@ class Mtp(nn.Module):
         return self.layer(x)
 
 
-class Chunk(nn.Module):
+class ChunkModule(nn.Module):
     """One part of the model."""
 
-    def __init__(self, spec: Spec, names: Sequence[str], groups: Groups = ONE_RANK) -> None:
+    def __init__(self, spec: Spec, names: Sequence[str], groups: ProcessGroups = ONE_RANK) -> None:
         super().__init__()
         ahead = [name.removeprefix(MTP) for name in names if name.startswith(MTP)]
         inside = [name for name in names if name not in ("embedding", "head") and not name.startswith(MTP)]
@@ -134,7 +134,7 @@ class Chunk(nn.Module):
         self.head = Head(_as(spec, "head"), ends) if "head" in names else None
         self.mtp = nn.ModuleList(self._mtp(_as(spec, name), groups) for name in ahead)
 
-    def _mtp(self, spec: Spec, groups: Groups) -> Mtp:
+    def _mtp(self, spec: Spec, groups: ProcessGroups) -> Mtp:
         assert self.head is not None
         return Mtp(spec, groups, None if self.embedding is None else self.embedding.embedding, self.head.head)
 
@@ -181,11 +181,11 @@ def _as(spec: Spec, layer: str) -> Spec:
     return replace(spec, layer=layer, layers=1, ep=ep, remat="+".join(again) or "none")
 
 
-def _layer(spec: Spec, groups: Groups) -> nn.Module:
+def _layer(spec: Spec, groups: ProcessGroups) -> nn.Module:
     return make_layer(spec, groups if spec.layer == "moe" else _without_ep(groups))
 
 
-def _without_ep(groups: Groups) -> Groups:
+def _without_ep(groups: ProcessGroups) -> ProcessGroups:
     """The groups of a layer without experts."""
     return replace(groups, ep=None)
 
@@ -213,19 +213,23 @@ class Message(NamedTuple):
     micro_batch: int
 
 
-class Stage:
+class StageModule:
     """One rank of a stage: its chunks, the gradients of its weights, and what is in flight.
 
     Between the passes of a micro-batch a stage holds what it received and the graph; what it sent it has let go.
     """
 
     def __init__(
-        self, pipeline: Pipeline, stage: int, groups: Groups = ONE_RANK, tokens: Sequence[Sequence[Tensor]] = ()
+        self,
+        pipeline: PipelineSpec,
+        stage: int,
+        groups: ProcessGroups = ONE_RANK,
+        tokens: Sequence[Sequence[Tensor]] = (),
     ) -> None:
         """Make the chunks, parameters uninitialised. tokens: for each micro-batch what `Chunk.read` takes, or none."""
         self.pipeline, self.stage, self.group, self.tokens = pipeline, stage, groups.pp, tokens
         parts = [pipeline.parts[pipeline.part(stage, chunk)] for chunk in range(pipeline.chunks)]
-        self.chunks = [Chunk(pipeline.layers, part, groups) for part in parts]
+        self.chunks = [ChunkModule(pipeline.layers, part, groups) for part in parts]
         self.module = nn.ModuleList(self.chunks)
         self.gradients = stand_gradients(self.module.parameters())
         self.losses: list[Tensor] = []

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import start_processes
 
 from mla_cost.checks.reference.forms import initialise
-from mla_cost.checks.reference.pipeline import MTP, Chunk, Pipeline, Stage, stand_gradients
+from mla_cost.checks.reference.pipeline import MTP, ChunkModule, PipelineSpec, StageModule, stand_gradients
 from mla_cost.checks.reference.ranks import TIMEOUT
 from mla_cost.checks.reference.tp import make_groups
 
@@ -30,14 +30,14 @@ class PipelineRun:
     gradients: dict[str, Tensor]
 
 
-def run_alone(pipeline: Pipeline, seed: int = 0) -> PipelineRun:
+def run_alone(pipeline: PipelineSpec, seed: int = 0) -> PipelineRun:
     """All parts in this process: each micro-batch forward and backward through the whole model, one after the other."""
     model, losses = _model(pipeline, seed), []
     buffers = stand_gradients(model.parameters())
     for ids in _tokens(pipeline, seed):
         x = None
         for part in model:
-            assert isinstance(part, Chunk)
+            assert isinstance(part, ChunkModule)
             part.read(ids)
             x = part(x)
         assert x is not None
@@ -48,7 +48,7 @@ def run_alone(pipeline: Pipeline, seed: int = 0) -> PipelineRun:
     return PipelineRun(tuple(losses), dict(zip(names, buffers, strict=True)))
 
 
-def run_pipelines(pipelines: Sequence[Pipeline], seed: int = 0) -> list[PipelineRun]:
+def run_pipelines(pipelines: Sequence[PipelineSpec], seed: int = 0) -> list[PipelineRun]:
     """Run each pipeline on as many processes as it has stages; one launch for all of them."""
     for pipeline in pipelines:
         if pipeline.layers.ranks != 1:
@@ -62,7 +62,7 @@ def run_pipelines(pipelines: Sequence[Pipeline], seed: int = 0) -> list[Pipeline
     return runs
 
 
-def _rank_main(rank: int, ranks: int, pipelines: Sequence[Pipeline], seed: int, folder: str) -> None:
+def _rank_main(rank: int, ranks: int, pipelines: Sequence[PipelineSpec], seed: int, folder: str) -> None:
     torch.set_num_threads(1)  # ranks share the cores
     store = dist.FileStore(f"{folder}/store", ranks)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", rank=rank, world_size=ranks, store=store, timeout=TIMEOUT)
@@ -73,12 +73,12 @@ def _rank_main(rank: int, ranks: int, pipelines: Sequence[Pipeline], seed: int, 
     dist.destroy_process_group()
 
 
-def _run(pipeline: Pipeline, rank: int, seed: int) -> PipelineRun:
+def _run(pipeline: PipelineSpec, rank: int, seed: int) -> PipelineRun:
     """One step on this rank's stage, put together with what the other stages found; ranks beyond the stages look on."""
     groups = make_groups(1, pp=pipeline.stages)
     own: tuple[list[Tensor], dict[str, Tensor]] = ([], {})
     if rank < pipeline.stages:
-        stage = Stage(pipeline, rank, groups, _tokens(pipeline, seed))
+        stage = StageModule(pipeline, rank, groups, _tokens(pipeline, seed))
         own = stage.losses, _step(stage, _model(pipeline, seed))
     everyone: list[tuple[list[Tensor], dict[str, Tensor]]] = [([], {})] * dist.get_world_size()
     dist.all_gather_object(everyone, own)
@@ -86,7 +86,7 @@ def _run(pipeline: Pipeline, rank: int, seed: int) -> PipelineRun:
     return PipelineRun(tuple(losses), {name: found for _, part in everyone for name, found in part.items()})
 
 
-def _step(stage: Stage, model: nn.ModuleList) -> dict[str, Tensor]:
+def _step(stage: StageModule, model: nn.ModuleList) -> dict[str, Tensor]:
     """The gradients of the stage's parameters, under the names that they have in the whole model."""
     pipeline, names = stage.pipeline, []
     for chunk, module in enumerate(stage.chunks):
@@ -98,15 +98,15 @@ def _step(stage: Stage, model: nn.ModuleList) -> dict[str, Tensor]:
     return dict(zip(names, stage.gradients, strict=True))
 
 
-def _model(pipeline: Pipeline, seed: int) -> nn.ModuleList:
+def _model(pipeline: PipelineSpec, seed: int) -> nn.ModuleList:
     """All parts, initialised."""
-    model = nn.ModuleList(Chunk(pipeline.layers, part) for part in pipeline.parts)
+    model = nn.ModuleList(ChunkModule(pipeline.layers, part) for part in pipeline.parts)
     with torch.no_grad():
         initialise(model, seed)
     return model
 
 
-def _tokens(pipeline: Pipeline, seed: int) -> list[list[Tensor]]:
+def _tokens(pipeline: PipelineSpec, seed: int) -> list[list[Tensor]]:
     """For each micro-batch the tokens `[s b]` 0, 1, .. positions ahead, as far as the furthest loss looks."""
     spec, generator = pipeline.layers, torch.Generator().manual_seed(seed + 1)
     ahead = 1 + sum(name.startswith(MTP) for part in pipeline.parts for name in part)

@@ -22,9 +22,9 @@ from torch.multiprocessing.spawn import start_processes
 from mla_cost.checks.reference.experts import divided_over_etp, is_expert, joined_over_etp
 from mla_cost.checks.reference.forms import initialise
 from mla_cost.checks.reference.layer import Embedding, Head, MtpInput, make_layer
-from mla_cost.checks.reference.measure import Collective, record
+from mla_cost.checks.reference.measure import RecordedCollective, record
 from mla_cost.checks.reference.spec import DTYPES, Spec
-from mla_cost.checks.reference.tp import Groups, assemble, divide, make_groups
+from mla_cost.checks.reference.tp import ProcessGroups, assemble, divide, make_groups
 
 TIMEOUT = timedelta(seconds=120)  # a rank that died leaves the others in a collective
 
@@ -41,7 +41,7 @@ class RankRun:
 
     spec: Spec
     tensors: dict[str, Tensor]
-    collectives: tuple[tuple[Collective, ...], ...]
+    collectives: tuple[tuple[RecordedCollective, ...], ...]
 
     def differences(self, other: RankRun) -> dict[str, float]:
         """Per tensor, the largest difference to `other` over the largest magnitude in `other`."""
@@ -84,7 +84,7 @@ def _rank_main(rank: int, ranks: int, specs: Sequence[Spec], seed: int, folder: 
 class _Mesh:
     """This rank's groups by axis, and all ranks of the spec together."""
 
-    groups: Groups
+    groups: ProcessGroups
     everyone: dist.ProcessGroup
 
 
@@ -110,7 +110,7 @@ def _run(spec: Spec, mesh: _Mesh, seed: int) -> RankRun:
     tensors = _numbers(layer, _leaves(inputs), handed, spec, mesh)
     layer.zero_grad()
     called = record(layer, _leaves(inputs)).collectives
-    everyone: list[tuple[Collective, ...]] = [()] * mesh.everyone.size()
+    everyone: list[tuple[RecordedCollective, ...]] = [()] * mesh.everyone.size()
     dist.all_gather_object(everyone, called, group=mesh.everyone)
     return RankRun(spec, tensors, tuple(everyone))
 
@@ -131,7 +131,7 @@ def _leaves(inputs: Sequence[Tensor]) -> list[Tensor]:
     return [x.clone().requires_grad_() for x in inputs]
 
 
-def _make_layer(spec: Spec, groups: Groups, seed: int) -> nn.Module:
+def _make_layer(spec: Spec, groups: ProcessGroups, seed: int) -> nn.Module:
     """Return this rank's layer: its part of the parameters that a single rank is initialised with."""
     single = make_layer(spec.alone)
     initialise(single, seed)
@@ -141,7 +141,7 @@ def _make_layer(spec: Spec, groups: Groups, seed: int) -> nn.Module:
     return layer
 
 
-def _own(name: str, whole: Tensor, spec: Spec, groups: Groups) -> Tensor:
+def _own(name: str, whole: Tensor, spec: Spec, groups: ProcessGroups) -> Tensor:
     if is_expert(name):
         return divided_over_etp(name, whole.chunk(spec.ep)[groups.ep_rank], spec.etp, groups.etp_rank)
     return divide(name, whole, spec.tp, groups.tp_rank, sharded_down=spec.sharded_down)

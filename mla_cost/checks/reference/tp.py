@@ -25,7 +25,7 @@ DOWN = ("q_down", "kv_down")
 
 
 @dataclass(frozen=True)
-class Groups:
+class ProcessGroups:
     """The process groups that one rank is part of, by axis; None where the axis has one rank."""
 
     sp: Group | None = None
@@ -58,7 +58,7 @@ class Groups:
         return self.etp.rank() if self.etp else 0
 
 
-def make_groups(sp: int, tp: int = 1, ep: int = 1, etp: int = 1, pp: int = 1) -> Groups:
+def make_groups(sp: int, tp: int = 1, ep: int = 1, etp: int = 1, pp: int = 1) -> ProcessGroups:
     """Make the groups of the first sp x tp ranks (or ep x etp, if more), tp and etp fastest; of pp times as many.
 
     Every rank of the job must call this, in the same order. A group's description is its axis, which the recorder
@@ -69,7 +69,7 @@ def make_groups(sp: int, tp: int = 1, ep: int = 1, etp: int = 1, pp: int = 1) ->
     ranks = pp * stage
     sp_lines = [range(first + own, first + model, tp) for first in range(0, ranks, model) for own in range(tp)]
     ep_lines = [range(at + own, at + experts, etp) for at in range(0, ranks, experts) for own in range(etp)]
-    return Groups(
+    return ProcessGroups(
         sp=_own_group("sp", sp_lines) if sp > 1 else None,
         tp=_own_group("tp", [range(first, first + tp) for first in range(0, ranks, tp)]) if tp > 1 else None,
         ep=_own_group("ep", ep_lines) if ep > 1 else None,

@@ -15,11 +15,11 @@ from typing import Any
 from mla_cost.checks.reference.spec import Dims, Spec
 from mla_cost.checks.validation.cells import name
 from mla_cost.checks.validation.predict import predicted_stack
-from mla_cost.checks.validation.report import Row, row
+from mla_cost.checks.validation.report import CheckRow, row
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.errors import InputError, shown
 from mla_cost.language.machine import DTYPE_BYTES
-from mla_cost.pricing.block import Figures
+from mla_cost.pricing.block import BlockFigures
 
 SCHEMA = "mla-cost/device-record/1"
 FIGURES = {"held_bytes", "requested_bytes_peak", "max_memory_allocated"}
@@ -28,7 +28,7 @@ ROUNDING = 512  # bytes: caching allocators hand out multiples of it
 SCALAR = 4  # bytes of the loss and of its gradient, which the runner makes before the step
 
 
-def check_records(file: Path) -> Iterator[Row]:
+def check_records(file: Path) -> Iterator[CheckRow]:
     """One row per record of the file.
 
     Raises:
@@ -48,14 +48,14 @@ def _lines(file: Path) -> list[str]:
         raise InputError(f"cannot be read: {why}", file=str(file)) from None
 
 
-def _record(line: str, file: Path, number: int) -> tuple[Spec, Mapping[str, Any], Figures]:
+def _record(line: str, file: Path, number: int) -> tuple[Spec, Mapping[str, Any], BlockFigures]:
     try:
         return _understood(json.loads(line))
     except (KeyError, TypeError, ValueError) as problem:
         raise InputError(f"no record of a device: {shown(str(problem))}", file=str(file), line=number) from None
 
 
-def _understood(record: Any) -> tuple[Spec, Mapping[str, Any], Figures]:
+def _understood(record: Any) -> tuple[Spec, Mapping[str, Any], BlockFigures]:
     """The cell of a record and what the model says of it; an error of lookup or value where it is none."""
     if record["schema"] != SCHEMA or not record["figures"].keys() >= FIGURES:
         raise ValueError(f"not schema {SCHEMA} with its figures")
@@ -74,7 +74,7 @@ def _as_run(spec: Spec, record: Mapping[str, Any]) -> Spec:
     return replace(spec, norm="fused") if record["device"]["type"] == "cuda" else spec
 
 
-def _check(spec: Spec, record: Mapping[str, Any], it: Figures) -> Row:
+def _check(spec: Spec, record: Mapping[str, Any], it: BlockFigures) -> CheckRow:
     figures, cell = record["figures"], f"{record['device']['name']}: {name(spec)}"
     requested, held = figures["requested_bytes_peak"], figures["held_bytes"]
     if requested is None or held is None:
@@ -91,7 +91,7 @@ def _check(spec: Spec, record: Mapping[str, Any], it: Figures) -> Row:
     return row("requested bytes", cell, fault, detail)
 
 
-def _held(spec: Spec, it: Figures) -> list[int]:
+def _held(spec: Spec, it: BlockFigures) -> list[int]:
     """Bytes of each tensor that lives before the step: parameters, tables, the input and two numbers."""
     account = it.at.account
     parameters = [parameter.size.at(it.at.values) for parameter in account.timeline.parameters]

@@ -15,7 +15,7 @@ from mla_cost.checks.reference.measure import Recording
 from mla_cost.checks.reference.spec import Dims, Spec
 from mla_cost.checks.validation.cells import made, name, refusable
 from mla_cost.checks.validation.predict import asked_point, point, predicted, predicted_stack
-from mla_cost.checks.validation.report import Row, row
+from mla_cost.checks.validation.report import CheckRow, row
 from mla_cost.checks.validation.traces import (
     executor_kept,
     executor_steps,
@@ -38,7 +38,7 @@ MODEL_FAULTS = (ValueError, LookupError, AssertionError, TypeError)  # what a wr
 PRODUCTS = ("mm", "bmm")  # the ops that FlopCounterMode counts in what is executed here
 
 
-def check_cell(spec: Spec) -> Iterator[Row]:
+def check_cell(spec: Spec) -> Iterator[CheckRow]:
     """Every check of one cell: of one block all that the model says, of several the figures of the stack."""
     try:
         recording = run_fake(spec)
@@ -55,7 +55,7 @@ def check_cell(spec: Spec) -> Iterator[Row]:
     yield from _stack(spec, recording) if spec.layers > 1 else _block(spec, recording)
 
 
-def _block(spec: Spec, recording: Recording) -> Iterator[Row]:
+def _block(spec: Spec, recording: Recording) -> Iterator[CheckRow]:
     at, cell, stated = predicted(spec), name(spec), recording.by_construction
     yield from (check(at, recording, cell, stated) for check in (saved_row, peak_row, timeline_row))
     yield _parameters(at, recording, spec)
@@ -65,7 +65,7 @@ def _block(spec: Spec, recording: Recording) -> Iterator[Row]:
         yield _fused_attention(at, spec)
 
 
-def check_refusals() -> Iterator[Row]:
+def check_refusals() -> Iterator[CheckRow]:
     """What the executor refuses the model refuses, and nothing else: forms, schemes, kernels, degrees."""
     for asked in refusable():
         ours, theirs = _answer_of_model(asked), "a program" if made([asked]) else "refused"
@@ -95,24 +95,24 @@ def _answer_of_model(asked: Mapping[str, Any]) -> str:
 # ---- memory
 
 
-def saved_row(at: Evaluation, recording: Recording, cell: str, stated: bool) -> Row:
+def saved_row(at: Evaluation, recording: Recording, cell: str, stated: bool) -> CheckRow:
     """The storages kept between forward and backward, one by one."""
     fault = kept_difference(model_kept(at), executor_kept(recording))
     detail = f"{at.saved_bytes():,} B in {len(recording.saved)} storages"
     return row("saved storages", cell, fault, detail, by_construction=stated)
 
 
-def peak_row(at: Evaluation, recording: Recording, cell: str, stated: bool) -> Row:
+def peak_row(at: Evaluation, recording: Recording, cell: str, stated: bool) -> CheckRow:
     """The most bytes that are alive at a moment."""
     ours, theirs = at.walk().peak, recording.peak
     event = at.account.timeline.events[ours.event]
     model = f"model {ours.bytes:,} B in {event.phase} at {event.op}"
-    told = f"{model}, executor {theirs.bytes:,} B in {theirs.phase} at {theirs.op}"
-    fault = told if ours.bytes != theirs.bytes else ""
+    reported = f"{model}, executor {theirs.bytes:,} B in {theirs.phase} at {theirs.op}"
+    fault = reported if ours.bytes != theirs.bytes else ""
     return row("live-byte peak", cell, fault, f"{ours.bytes:,} B", by_construction=stated)
 
 
-def timeline_row(at: Evaluation, recording: Recording, cell: str, stated: bool) -> Row:
+def timeline_row(at: Evaluation, recording: Recording, cell: str, stated: bool) -> CheckRow:
     """Every allocation and free, in order."""
     ours, theirs = model_steps(at), executor_steps(recording)
     return row("timeline", cell, first_difference(ours, theirs), f"{len(ours)} events", by_construction=stated)
@@ -126,7 +126,7 @@ def _parameter_bytes(dims: Dims, dtype: str, idle_mlp: int) -> int:
         return sum(parameter.nbytes for parameter in block.parameters())
 
 
-def _parameters(at: Evaluation, recording: Recording, spec: Spec) -> Row:
+def _parameters(at: Evaluation, recording: Recording, spec: Spec) -> CheckRow:
     ours = at.parameter_bytes(), at.gradient_bytes()
     theirs = _parameter_bytes(spec.dims, spec.dtype, spec.idle_mlp), recording.parameter_gradient_bytes
     return row("parameters", name(spec), _figures(ours, theirs), f"{ours[0]:,} B and gradients {ours[1]:,} B")
@@ -140,7 +140,7 @@ def _numbers(figures: Sequence[int]) -> str:
     return " and ".join(f"{figure:,}" for figure in figures)
 
 
-def _stack(spec: Spec, recording: Recording) -> Iterator[Row]:
+def _stack(spec: Spec, recording: Recording) -> Iterator[CheckRow]:
     """A stack of blocks: figures only, since the model repeats one block's timeline in closed form."""
     it, cell, stated = predicted_stack(spec), name(spec), recording.by_construction
     for check, ours, theirs in (
@@ -173,7 +173,7 @@ def wire_bytes(kind: str, payload: int, ranks: int) -> int:
     return (ranks - 1) * -(-payload // ranks)
 
 
-def _collectives(at: Evaluation, recording: Recording, spec: Spec) -> Row:
+def _collectives(at: Evaluation, recording: Recording, spec: Spec) -> CheckRow:
     theirs = [
         (c.phase, c.kind, c.dtype, c.payload_bytes, wire_bytes(c.kind, c.payload_bytes, spec.sp))
         for c in recording.collectives
@@ -188,8 +188,8 @@ def calls_difference(ours: Sequence[tuple[Called, str]], theirs: Sequence[Called
         mine = ours[at] if at < len(ours) else None
         other = theirs[at] if at < len(theirs) else None
         if mine is None or other is None or mine[0] != other:
-            told = "no call" if mine is None else f"{mine[1]}: {mine[0]}"
-            return f"call {at}: model {told}, executor {other or 'no call'}"
+            reported = "no call" if mine is None else f"{mine[1]}: {mine[0]}"
+            return f"call {at}: model {reported}, executor {other or 'no call'}"
     return ""
 
 
@@ -209,7 +209,7 @@ def _same_products(spec: Spec) -> Spec:
     return replace(spec, v_layout="view", norm="fused", softmax_dtype="activation", mask="none", dtype="bf16")
 
 
-def _products(at: Evaluation, spec: Spec) -> Row:
+def _products(at: Evaluation, spec: Spec) -> CheckRow:
     """Matrix products, those of eager attention included: exact ints on both sides."""
     run = at.account.timeline
     ours = [total(f.needed for f in run.flops if f.phase == p and not f.skips_masked).at(at.values) for p in PHASES]
@@ -217,7 +217,7 @@ def _products(at: Evaluation, spec: Spec) -> Row:
     return row("product flops", name(spec), _figures(ours, theirs), _numbers(ours))
 
 
-def _fused_attention(at: Evaluation, spec: Spec) -> Row:
+def _fused_attention(at: Evaluation, spec: Spec) -> CheckRow:
     """A fused kernel's flops against the formula typed out: scores and output forward, five products backward."""
     run = at.account.timeline
     ours = [evaluate.skipped_flops(run, phase).at(at.values) for phase in PHASES]

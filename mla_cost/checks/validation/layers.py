@@ -19,7 +19,7 @@ from mla_cost.checks.validation.fake import (
     wire_bytes,
 )
 from mla_cost.checks.validation.predict import predicted
-from mla_cost.checks.validation.report import Row, row
+from mla_cost.checks.validation.report import CheckRow, row
 from mla_cost.language.evaluate import Evaluation
 
 TINY: dict[str, Any] = {"dims": DIMS["tiny"], "seq_len": 16, "micro_batch": 2, "ffn": 48, "vocab": 64}
@@ -47,7 +47,7 @@ def layer_cells(size: Size) -> list[Spec]:
     return found + made(wide | {"layer": layer, "tp": tp} for layer in ("dense", "moe", "head") for tp in (1, 2))
 
 
-def check_layer(spec: Spec) -> Iterator[Row]:
+def check_layer(spec: Spec) -> Iterator[CheckRow]:
     """Every check of one layer. Chunks of a loss repeat, so there only what is kept and the peak are compared."""
     cell, recording = f"{spec.layer} {name(spec)}", run_fake(spec)
     try:
@@ -63,11 +63,11 @@ def check_layer(spec: Spec) -> Iterator[Row]:
         yield _collectives(at, recording, cell)
 
 
-def _of_layer(found: Row) -> Row:
+def _of_layer(found: CheckRow) -> CheckRow:
     return found._replace(check=f"layer: {found.check}")
 
 
-def _collectives(at: Evaluation, recording: Recording, cell: str) -> Row:
+def _collectives(at: Evaluation, recording: Recording, cell: str) -> CheckRow:
     """Every call in order."""
     account = at.account
     ours = [

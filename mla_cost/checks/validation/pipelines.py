@@ -8,12 +8,12 @@ from itertools import zip_longest
 from typing import Any
 
 from mla_cost.checks.reference.fake import run_stage
-from mla_cost.checks.reference.pipeline import MTP, ORDERS, Pass, Pipeline
+from mla_cost.checks.reference.pipeline import MTP, ORDERS, Pass, PipelineSpec
 from mla_cost.checks.reference.pipeline import passes as executor_passes
 from mla_cost.checks.reference.spec import DIMS, Spec
 from mla_cost.checks.validation.cells import Size
 from mla_cost.checks.validation.cells import name as cell_name
-from mla_cost.checks.validation.report import Row, row
+from mla_cost.checks.validation.report import CheckRow, row
 from mla_cost.declared.schedules import SCHEDULES
 from mla_cost.inputs.config import AttentionDims, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
@@ -36,7 +36,7 @@ AHEAD = (("embedding", "dense"), ("moe", "mtp_moe", "head"))
 INTERLEAVED = (("embedding", "dense"), ("dense", "moe"), ("moe",), ("moe", "mtp_moe", "head"))
 
 
-def pipeline_cells(size: Size) -> list[Pipeline]:
+def pipeline_cells(size: Size) -> list[PipelineSpec]:
     """Two stages: few and many micro-batches, dense and expert layers, tp, recomputation, interleaving, MTP."""
     widths: dict[str, Any] = {"experts": 8, "experts_per_token": 2, "expert_ffn": 16, "shared_ffn": 32}
     tiny = Spec(layer="moe", dims=DIMS["tiny"], seq_len=16, sp=1, ffn=48, vocab=256, **widths)
@@ -53,12 +53,12 @@ def pipeline_cells(size: Size) -> list[Pipeline]:
         asked += [(tiny, INTERLEAVED, 4), (replace(tiny, remat="full"), INTERLEAVED, 4), (real, DENSE, 2)]
     gpipe = [(tiny, DENSE, 3), (replace(tiny, remat="full"), AHEAD, 3)][: 1 if size == "quick" else 2]
     return [
-        *(Pipeline(spec, parts, 2, m) for spec, parts, m in asked),
-        *(Pipeline(spec, parts, 2, m, "gpipe") for spec, parts, m in gpipe),
+        *(PipelineSpec(spec, parts, 2, m) for spec, parts, m in asked),
+        *(PipelineSpec(spec, parts, 2, m, "gpipe") for spec, parts, m in gpipe),
     ]
 
 
-def check_pipeline(pipeline: Pipeline) -> Iterator[Row]:
+def check_pipeline(pipeline: PipelineSpec) -> Iterator[CheckRow]:
     """Every stage of a cell, pass by pass."""
     parallel, chunks = model_side(pipeline, Evaluation.walk_accumulated_seen)
     for stage in range(pipeline.stages):
@@ -79,14 +79,14 @@ def _named(at: Pass) -> ScheduledPass:
     return ScheduledPass(PassKind.FORWARD if at.forward else PassKind.BACKWARD, at.chunk, at.micro_batch)
 
 
-def name(pipeline: Pipeline) -> str:
+def name(pipeline: PipelineSpec) -> str:
     """A cell in words."""
     parts = " | ".join(" ".join(part) for part in pipeline.parts)
     order = "" if pipeline.order == ORDERS[0] else f", {pipeline.order}"
     return f"{cell_name(pipeline.layers)}: {parts}, {pipeline.micro_batches} micro-batches{order}"
 
 
-def _stated(pipeline: Pipeline, stage: int) -> bool:
+def _stated(pipeline: PipelineSpec, stage: int) -> bool:
     """Whether a stand-in is among what the stage runs."""
     parts = pipeline.parts[stage :: pipeline.stages]
     layers = {layer.removeprefix(MTP) for part in parts for layer in part}
@@ -94,7 +94,7 @@ def _stated(pipeline: Pipeline, stage: int) -> bool:
     return any(replace(spec, layer=layer, ep=1, remat="none").by_construction for layer in layers)
 
 
-def model_side(pipeline: Pipeline, look: Look) -> tuple[Parallel, list[list[ChunkCost]]]:
+def model_side(pipeline: PipelineSpec, look: Look) -> tuple[Parallel, list[list[ChunkCost]]]:
     """The degrees of a cell, and what the chunks of each stage cost."""
     model = _model(pipeline)
     parallel = Parallel(
@@ -112,7 +112,7 @@ def model_side(pipeline: Pipeline, look: Look) -> tuple[Parallel, list[list[Chun
     return parallel, [[segments.chunk(chunk) for chunk in chunks] for chunks in laid_out]
 
 
-def _model(pipeline: Pipeline) -> ModelConfig:
+def _model(pipeline: PipelineSpec) -> ModelConfig:
     spec, dims = pipeline.layers, pipeline.layers.dims
     names = [layer for part in pipeline.parts for layer in part]
     return ModelConfig(
@@ -145,13 +145,13 @@ def kept(parallel: Parallel, stage: int, chunks: Sequence[ChunkCost]) -> list[in
     order = list(passes(parallel, stage))
     received = [_received(at, chunks) for at in order[1:]]
     return [
-        _beside(at, chunks) + (at.kind is PassKind.FORWARD) * chunks[at.chunk].kept + more
+        _beside(at, chunks) + (at.kind is PassKind.FORWARD) * chunks[at.chunk].saved_bytes + more
         for at, more in zip(order, [*received, 0], strict=True)
     ]
 
 
 def _beside(at: PassInFlight, chunks: Sequence[ChunkCost]) -> int:
-    return sum(count * chunk.kept for count, chunk in zip(at.beside, chunks, strict=True))
+    return sum(count * chunk.saved_bytes for count, chunk in zip(at.beside, chunks, strict=True))
 
 
 def _received(at: PassInFlight, chunks: Sequence[ChunkCost]) -> int:

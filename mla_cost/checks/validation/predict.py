@@ -11,7 +11,7 @@ from mla_cost.inputs.config import AttentionDims, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.table import TABLE
 from mla_cost.language.evaluate import Evaluation
-from mla_cost.pricing.block import Figures, evaluation, figures
+from mla_cost.pricing.block import BlockFigures, evaluation, figures
 from mla_cost.pricing.resolve import Point, resolve
 
 # The settings that a plan and a cell both have, under the same names.
@@ -77,6 +77,6 @@ def predicted(spec: Spec) -> Evaluation:
     return evaluation(point(spec))
 
 
-def predicted_stack(spec: Spec, family: str = "none") -> Figures:
+def predicted_stack(spec: Spec, family: str = "none") -> BlockFigures:
     """All the cell's blocks, with the kernel workspace of a device family."""
     return figures(point(spec), family, spec.layers)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from mla_cost.checks.reference.measure import Collective
+from mla_cost.checks.reference.measure import RecordedCollective
 from mla_cost.checks.reference.ranks import RankRun, run_ranks
 from mla_cost.checks.reference.spec import Spec
 from mla_cost.checks.validation.cells import name
 from mla_cost.checks.validation.fake import calls_difference, model_calls, wire_bytes
 from mla_cost.checks.validation.predict import predicted
-from mla_cost.checks.validation.report import Row, row
+from mla_cost.checks.validation.report import CheckRow, row
 from mla_cost.declared import defaults
 from mla_cost.pricing.compile import form_of
 
@@ -19,7 +19,7 @@ from mla_cost.pricing.compile import form_of
 BOUNDS = {"fp32": 1e-3, "bf16": 2**-5}
 
 
-def check_ranks(specs: Sequence[Spec]) -> Iterator[Row]:
+def check_ranks(specs: Sequence[Spec]) -> Iterator[CheckRow]:
     """Every check of these cells, after one launch of as many processes as the largest asks for."""
     wanted = list(dict.fromkeys([*specs, *map(_alone, specs), *map(_baseline, specs)]))
     runs = dict(zip(wanted, run_ranks(wanted), strict=True))
@@ -36,7 +36,7 @@ def _baseline(spec: Spec) -> Spec:
     return replace(spec, form=defaults.BASELINE, scheme=None, kernel=defaults.ATTENTION_KERNEL, sp=1)
 
 
-def _checks(spec: Spec, runs: Mapping[Spec, RankRun]) -> Iterator[Row]:
+def _checks(spec: Spec, runs: Mapping[Spec, RankRun]) -> Iterator[CheckRow]:
     run, cell = runs[spec], name(spec)
     if _baseline(spec) != spec:
         yield _within("forms agree", cell, run, runs[_baseline(spec)])
@@ -48,7 +48,7 @@ def _checks(spec: Spec, runs: Mapping[Spec, RankRun]) -> Iterator[Row]:
         yield _calls(spec, run)
 
 
-def _within(check: str, cell: str, run: RankRun, other: RankRun) -> Row:
+def _within(check: str, cell: str, run: RankRun, other: RankRun) -> CheckRow:
     differences = run.differences(other)
     bound = BOUNDS[run.spec.dtype]
     missing = sorted(other.tensors.keys() ^ differences.keys())
@@ -69,12 +69,12 @@ def _plain(spec: Spec) -> bool:
     return spec.kernel == defaults.ATTENTION_KERNEL
 
 
-def _identical(cell: str, run: RankRun, other: RankRun) -> Row:
+def _identical(cell: str, run: RankRun, other: RankRun) -> CheckRow:
     fault = "" if run.identical(other) else "outputs or gradients differ in some bit"
     return row("bit-identical", cell, fault, f"{len(run.tensors)} tensors")
 
 
-def _calls(spec: Spec, run: RankRun) -> Row:
+def _calls(spec: Spec, run: RankRun) -> CheckRow:
     """What each rank called against the model, call by call."""
     ours = model_calls(predicted(spec))
     faults = [(rank, calls_difference(ours, _called(calls, spec.sp))) for rank, calls in enumerate(run.collectives)]
@@ -82,5 +82,5 @@ def _calls(spec: Spec, run: RankRun) -> Row:
     return row("collectives called", name(spec), fault, f"{len(ours)} calls on each of {spec.sp} ranks")
 
 
-def _called(calls: Sequence[Collective], ranks: int) -> list[tuple[str, str, str, int, int]]:
+def _called(calls: Sequence[RecordedCollective], ranks: int) -> list[tuple[str, str, str, int, int]]:
     return [(c.phase, c.kind, c.dtype, c.payload_bytes, wire_bytes(c.kind, c.payload_bytes, ranks)) for c in calls]

@@ -13,7 +13,7 @@ Status = Literal["agrees", "disagrees", "by construction"]
 STATUSES: tuple[Status, ...] = ("agrees", "disagrees", "by construction")
 
 
-class Row(NamedTuple):
+class CheckRow(NamedTuple):
     """One check on one cell. by construction: the two sides are equal because one states what the other does."""
 
     check: str
@@ -22,23 +22,23 @@ class Row(NamedTuple):
     detail: str
 
 
-def row(check: str, cell: str, fault: str, detail: str = "", *, by_construction: bool = False) -> Row:
+def row(check: str, cell: str, fault: str, detail: str = "", *, by_construction: bool = False) -> CheckRow:
     """A row that disagrees where there is a fault to name. A disagreement is one whoever states the figure."""
     if fault:
-        return Row(check, cell, "disagrees", fault)
-    return Row(check, cell, "by construction" if by_construction else "agrees", detail)
+        return CheckRow(check, cell, "disagrees", fault)
+    return CheckRow(check, cell, "by construction" if by_construction else "agrees", detail)
 
 
 @dataclass(frozen=True)
 class Report:
     """Every row, and the seconds of each stage. left_out: what no row speaks of."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[CheckRow, ...]
     seconds: Mapping[str, float] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
 
     @property
-    def disagreements(self) -> tuple[Row, ...]:
+    def disagreements(self) -> tuple[CheckRow, ...]:
         """The rows to settle."""
         return tuple(row for row in self.rows if row.status == "disagrees")
 

@@ -14,7 +14,7 @@ from mla_cost.language.machine import Allocation
 NEIGHBOURS = 3  # events shown before a difference
 
 
-class Step(NamedTuple):
+class TraceStep(NamedTuple):
     """One event: bytes allocated, or freed where negative; whether it is a parameter's gradient; what it is."""
 
     bytes: int
@@ -30,7 +30,7 @@ class Step(NamedTuple):
         return f"{self.bytes:+,} ({self.text})"
 
 
-class Kept(NamedTuple):
+class SavedStorage(NamedTuple):
     """A saved storage: the how-manieth allocation it is, its bytes, and what it is."""
 
     number: int
@@ -45,21 +45,21 @@ def _text(allocation: Allocation) -> str:
     return f"{allocation.label} [{' '.join(allocation.dims)}] {allocation.dtype}"
 
 
-def model_steps(at: Evaluation) -> list[Step]:
+def model_steps(at: Evaluation) -> list[TraceStep]:
     """The model's timeline as a dispatcher would show it. A storage without bytes shows nowhere."""
     steps = []
     for event in at.account.timeline.events:
         if event.allocation is not None and (size := at.bytes_of(event.allocation.number)):
             sign = 1 if event.what == "alloc" else -1
             of_parameter = event.allocation.kind == "parameter_gradient"
-            steps.append(Step(sign * size, of_parameter, f"{event.phase}: {_text(event.allocation)}"))
+            steps.append(TraceStep(sign * size, of_parameter, f"{event.phase}: {_text(event.allocation)}"))
     return settled(steps)
 
 
-def executor_steps(recording: Recording) -> list[Step]:
+def executor_steps(recording: Recording) -> list[TraceStep]:
     """The executor's timeline."""
     return settled(
-        Step(
+        TraceStep(
             event.signed_bytes,
             event.role == "parameter_gradient",
             f"{event.phase}: {recording.storages[event.storage]}",
@@ -68,13 +68,13 @@ def executor_steps(recording: Recording) -> list[Step]:
     )
 
 
-def settled(steps: Iterable[Step]) -> list[Step]:
+def settled(steps: Iterable[TraceStep]) -> list[TraceStep]:
     """Frees with no allocation between them, largest first: their order shows in no figure (docs/decisions/0002)."""
     runs = groupby(steps, key=lambda step: step.bytes < 0)
     return [step for freed, run in runs for step in (sorted(run, key=lambda step: step.figures) if freed else run)]
 
 
-def first_difference(model: Sequence[Step], executor: Sequence[Step]) -> str:
+def first_difference(model: Sequence[TraceStep], executor: Sequence[TraceStep]) -> str:
     """The first event on which two timelines part, with what led there; empty where they are equal."""
     for at, (ours, theirs) in enumerate(zip_longest(model, executor)):
         if ours is None or theirs is None or ours.figures != theirs.figures:
@@ -83,21 +83,22 @@ def first_difference(model: Sequence[Step], executor: Sequence[Step]) -> str:
     return ""
 
 
-def model_kept(at: Evaluation) -> list[Kept]:
+def model_kept(at: Evaluation) -> list[SavedStorage]:
     """What the model keeps for backward."""
     shown = [allocation for allocation in at.account.timeline.allocations if at.bytes_of(allocation.number)]
-    return [Kept(n, at.bytes_of(a.number), _text(a)) for n, a in enumerate(shown) if a.saved]
+    return [SavedStorage(n, at.bytes_of(a.number), _text(a)) for n, a in enumerate(shown) if a.saved]
 
 
-def executor_kept(recording: Recording) -> list[Kept]:
+def executor_kept(recording: Recording) -> list[SavedStorage]:
     """What the executor keeps for backward."""
-    return sorted(Kept(storage.serial, storage.bytes, str(storage)) for storage in recording.saved)
+    return sorted(SavedStorage(storage.serial, storage.bytes, str(storage)) for storage in recording.saved)
 
 
-def kept_difference(model: Sequence[Kept], executor: Sequence[Kept]) -> str:
+def kept_difference(model: Sequence[SavedStorage], executor: Sequence[SavedStorage]) -> str:
     """The storages that one side keeps and the other does not; empty where every storage has its like.
 
-    Alike means as many bytes at the same place in the order of allocations. Where only places differ, places are told.
+    Alike means as many bytes at the same place in the order of allocations. Where only places differ, places are
+    reported.
     """
     ours, theirs = ({(kept.number, kept.bytes) for kept in side} for side in (model, executor))
     if ours == theirs:
@@ -109,7 +110,7 @@ def kept_difference(model: Sequence[Kept], executor: Sequence[Kept]) -> str:
     return f"only the model keeps {_list(only_ours)}; only the executor keeps {_list(only_theirs)}"
 
 
-def _without(side: Sequence[Kept], other: Sequence[Kept]) -> list[Kept]:
+def _without(side: Sequence[SavedStorage], other: Sequence[SavedStorage]) -> list[SavedStorage]:
     """The storages of a side whose sizes the other side lacks."""
     left = Counter(kept.bytes for kept in other)
     found = []
@@ -121,5 +122,5 @@ def _without(side: Sequence[Kept], other: Sequence[Kept]) -> list[Kept]:
     return found
 
 
-def _list(kept: Sequence[Kept]) -> str:
+def _list(kept: Sequence[SavedStorage]) -> str:
     return " and ".join(map(str, kept)) or "nothing"

@@ -1,7 +1,7 @@
 """Attention piece by piece: keys and values of other ranks come in hops or all at once, within one call.
 
-One rule, `around`, told in words how they move, what is kept of them and how their gradients come home. Read in source:
-zhuzilin/ring-flash-attention, feifeibear/long-context-attention@56118e0d, PyTorch's
+One rule, `around`, reported in words how they move, what is kept of them and how their gradients come home. Read in
+source: zhuzilin/ring-flash-attention, feifeibear/long-context-attention@56118e0d, PyTorch's
 torch/distributed/tensor/experimental/_context_parallel/_attention.py, Ascend/MindSpeed@028de58c
 mindspeed/core/context_parallel/ring_context_parallel, mlc-ai/pith-train@889a4088. What the flash kernel of each hop
 makes is merged into an fp32 output, as all of them do.
@@ -62,7 +62,7 @@ def read(words: Sequence[str]) -> Words:
 
 def outer(machine: Machine, words: Words) -> Mesh:
     """The ranks that keys and values come from: those of the other groups where heads are exchanged inside."""
-    return OUTSIDE if machine.facts.nested and words.move != "windows" else SEQUENCE
+    return OUTSIDE if machine.predicates.nested and words.move != "windows" else SEQUENCE
 
 
 @op("around")
@@ -184,7 +184,7 @@ class _Carried:
 
     def _pass_on(self, sent: Dims, label: str = "", dtype: str = "") -> None:
         label, dtype = label or self.name, dtype or self.dtype
-        if self.words.move == "windows" and self.machine.facts.nested:
+        if self.words.move == "windows" and self.machine.predicates.nested:
             hops(self.machine, INSIDE, f"{label} inside windows", sent, dtype, "C", "A_others")
             hops(self.machine, OUTSIDE, f"{label} between windows", sent, dtype, "C_others")
         else:
@@ -202,5 +202,5 @@ def hops(machine: Machine, mesh: Mesh, label: str, sent: Dims, dtype: str, *coun
 
 def products(machine: Machine, query: Tensor, width: str) -> tuple[Polynomial, Polynomial]:
     """Flops of the scores and of the output of a rank's queries with all positions."""
-    size = machine.facts.elements
+    size = machine.predicates.elements
     return size((*query.dims, "S")) * 2, size((*query.dims[:-1], width, "S")) * 2

@@ -11,7 +11,7 @@ from mla_cost.language.polynomial import Polynomial
 from mla_cost.language.program import DeclarationError
 
 
-class Kept(NamedTuple):
+class KernelSaved(NamedTuple):
     """A tensor that the kernel makes in forward for its own backward."""
 
     label: str
@@ -26,17 +26,17 @@ def fused(machine: Machine, label: str, words: tuple[str, ...], query: Tensor, k
     return fused_attention(machine, label, query, key, value, [_kept(word, letters) for word in words])
 
 
-def _kept(word: str, letters: Mapping[str, str]) -> Kept:
+def _kept(word: str, letters: Mapping[str, str]) -> KernelSaved:
     keep, _, text = word.partition(" ")
     label, _, layout = text.partition(": ")
     dtype, _, dims = layout.partition(" ")
     if keep != "keep" or dtype not in DTYPE_BYTES or not letters.keys() >= set(dims):
         raise DeclarationError(f'expected "keep LABEL: DTYPE dims" with dims of s b n d 8, read "{word}"')
-    return Kept(label, dtype, tuple(letters[letter] for letter in dims))
+    return KernelSaved(label, dtype, tuple(letters[letter] for letter in dims))
 
 
 def fused_attention(
-    machine: Machine, label: str, query: Tensor, key: Tensor, value: Tensor, statistics: Sequence[Kept]
+    machine: Machine, label: str, query: Tensor, key: Tensor, value: Tensor, statistics: Sequence[KernelSaved]
 ) -> Tensor:
     """query [s b n d], key [t b n d] or [t b d], value alike and w wide, to [s b n w].
 
@@ -63,6 +63,6 @@ def fused_attention(
 
 
 def _products(machine: Machine, query: Tensor, key: Tensor, value: Tensor) -> tuple[Polynomial, Polynomial]:
-    size = machine.facts.elements
+    size = machine.predicates.elements
     positions = size((key.dims[0],))
     return size(query.dims) * positions * 2, size((*query.dims[:-1], value.dims[-1])) * positions * 2

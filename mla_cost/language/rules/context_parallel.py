@@ -52,7 +52,7 @@ def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, val
         step = [machine.new(f"{name} of a step", dims, dtype) for name, dims, dtype in made]
         machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
         del step, sending, given
-        parts = [machine.view(receiving, machine.facts.row_major(dims)) for _, dims, _ in made[1:]]
+        parts = [machine.view(receiving, machine.predicates.row_major(dims)) for _, dims, _ in made[1:]]
         for part, (name, _, _) in zip(parts, made[1:], strict=True):
             part.label = name
         return [of_query, *parts]
@@ -111,12 +111,12 @@ def gathered_attention(machine: Machine, label: str, query: Tensor, key: Tensor,
 
 def _passed_on(machine: Machine, label: str, sent: Dims, dtype: str) -> None:
     """What a rank hands to the next one, once for every other rank, or every other group where there are any."""
-    mesh = OUTSIDE if machine.facts.nested else SEQUENCE
+    mesh = OUTSIDE if machine.predicates.nested else SEQUENCE
     recorded(machine, "point_to_point", mesh, label, (_others(machine), *sent), dtype, sent)
 
 
 def _others(machine: Machine) -> str:
-    return "C_others" if machine.facts.nested else "P_others"
+    return "C_others" if machine.predicates.nested else "P_others"
 
 
 def _in_order(machine: Machine, given: tuple[Tensor, ...]) -> list[Tensor]:
@@ -136,5 +136,5 @@ def _whole(machine: Machine, label: str, gradient: Tensor | None) -> Tensor:
 
 
 def _products(machine: Machine, query: Tensor, value: Tensor) -> tuple[Polynomial, Polynomial]:
-    size = machine.facts.elements
+    size = machine.predicates.elements
     return size((*query.dims, "S")) * 2, size((*query.dims[:-1], value.dims[-1], "S")) * 2

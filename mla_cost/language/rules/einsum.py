@@ -75,7 +75,7 @@ def _plan(machine: Machine, equation: str, left: Tensor, right: Tensor) -> _Plan
     first, _, second = operands.partition(",")
     dims = _bind(equation, first, left) | _bind(equation, second, right)
     _check(equation, first, left, second, right, output)
-    big = {letter for letter, dim in dims.items() if not machine.facts.is_one(dim)}
+    big = {letter for letter, dim in dims.items() if not machine.predicates.is_one(dim)}
     shared = "".join(x for x in output if x in first and x in second and x in big)
     left_only = "".join(x for x in output if x in first and x in big and x not in shared)
     summed = "".join(sorted(x for x in dims if x not in output and x in big))
@@ -115,7 +115,7 @@ def _folded(machine: Machine, tensor: Tensor, letters: str, groups: tuple[str, s
     axes = _pick(letters, tensor.axes, order)
     present = [_pick(letters, tensor.axes, group) for group in groups]
     view = machine.view(tensor, axes)
-    if not can_view(machine.facts, present):
+    if not can_view(machine.predicates, present):
         view = machine.copy(view, f"{tensor.label} copy")
     kept = "".join(letter for letter in order if letter in letters)
 
@@ -148,7 +148,7 @@ def _bmm(machine: Machine, label: str, plan: _Plan, left: Tensor, right: Tensor,
 
 def _count(machine: Machine, plan: _Plan) -> Polynomial:
     everything = dict.fromkeys(plan.left + plan.right)
-    return machine.facts.elements(plan.sizes("".join(everything))) * 2
+    return machine.predicates.elements(plan.sizes("".join(everything))) * 2
 
 
 def _multiplied(machine: Machine, label: str, plan: _Plan, left: Tensor, right: Tensor, attention: bool) -> Tensor:
@@ -156,11 +156,11 @@ def _multiplied(machine: Machine, label: str, plan: _Plan, left: Tensor, right: 
 
     Backward makes both products at full size, the right operand's first, then sums the left's and the right's.
     """
-    facts, dtype = machine.facts, left.dtype
+    predicates, dtype = machine.predicates, left.dtype
     letters = (plan.left, plan.right)
     spread = [_spread(plan, x, tensor.axes) for x, tensor in zip(letters, (left, right), strict=True)]
     kept = machine.inputs_kept(left, right)
-    result = machine.new_as(label, like(facts, *spread), dtype)
+    result = machine.new_as(label, like(predicates, *spread), dtype)
     count = _count(machine, plan)
     machine.flops(count, attention=attention)
     names = [f"gradient of {tensor.label}" for tensor in (left, right)]
@@ -169,7 +169,7 @@ def _multiplied(machine: Machine, label: str, plan: _Plan, left: Tensor, right: 
         gradient = gradients[0]
         assert gradient is not None
         machine.flops(count * 2, attention=attention)
-        full = [machine.new_as(names[at], like(facts, gradient.axes, spread[1 - at]), dtype) for at in (1, 0)]
+        full = [machine.new_as(names[at], like(predicates, gradient.axes, spread[1 - at]), dtype) for at in (1, 0)]
         return [_summed(machine, plan, x, full.pop()) for x in letters]
 
     machine.attach([result], [left, right], backward, saved=kept)
@@ -185,7 +185,7 @@ def _summed(machine: Machine, plan: _Plan, letters: str, full: Tensor) -> Tensor
     """A gradient of the result's dims as the operand's: summed, row-major, over dims that the operand lacks."""
     kept = "".join(x for x in plan.output if x in letters)
     axes = _pick(plan.output, full.axes, kept)
-    if not all(machine.facts.is_one(plan.dims[x]) for x in plan.output if x not in letters):
+    if not all(machine.predicates.is_one(plan.dims[x]) for x in plan.output if x not in letters):
         full = machine.new(full.label, plan.sizes(kept), full.dtype)
         axes = full.axes
     return machine.view(full, tuple(axes[kept.index(x)] if x in kept else Axis(plan.dims[x], ()) for x in letters))
@@ -201,7 +201,7 @@ def _unfolded(machine: Machine, label: str, plan: _Plan, product: Tensor) -> Ten
         assert gradient is not None
         folded = machine.view(gradient, _pick(plan.output, gradient.axes, order))
         groups = [_pick(order, folded.axes, group) for group in (plan.shared, plan.left_only, plan.right_only)]
-        if not can_view(machine.facts, groups):
+        if not can_view(machine.predicates, groups):
             folded = machine.copy(folded, f"gradient of {label} copy")
         return [folded]
 

@@ -60,7 +60,7 @@ EXPERT_TENSOR = Mesh("etp", "T", "", "")
 
 def inner(machine: Machine) -> Mesh:
     """The ranks that exchange heads: those of an inner group where there are any, else all of a sequence."""
-    return INSIDE if machine.facts.nested else SEQUENCE
+    return INSIDE if machine.predicates.nested else SEQUENCE
 
 
 @op("gather")
@@ -144,13 +144,13 @@ def _with_transpose(machine: Machine, label: str, tensor: Tensor, there: Move, b
 def _sequence_to_heads(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     s, b, n, d = tensor.axes
     mesh = inner(machine)
-    ranks, heads = unfolded(machine.facts, n, (mesh.ranks, machine.facts.heads))
+    ranks, heads = unfolded(machine.predicates, n, (mesh.ranks, machine.predicates.heads))
     send = machine.view(tensor, (ranks, s, b, heads, d))
     if not machine.is_contiguous(send):
         send = machine.copy(send, f"{label} send buffer")
     received = machine.new(label, send.dims, tensor.dtype)
     _all_to_all(machine, mesh, label, received)
-    return machine.view(received, contiguous(machine.facts, (mesh.whole, b.name, heads.name, d.name)))
+    return machine.view(received, contiguous(machine.predicates, (mesh.whole, b.name, heads.name, d.name)))
 
 
 def _heads_to_sequence(machine: Machine, label: str, tensor: Tensor) -> Tensor:
@@ -160,8 +160,8 @@ def _heads_to_sequence(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     received = machine.new(f"{label} receive buffer", (mesh.ranks, "s", b, heads, d), tensor.dtype)
     _all_to_all(machine, mesh, label, received)
     ranks, s, batch, local, width = received.axes
-    if can_view(machine.facts, ((ranks, local),)):
-        n = Axis("n", ranks.stride if machine.facts.is_one(heads) else local.stride)
+    if can_view(machine.predicates, ((ranks, local),)):
+        n = Axis("n", ranks.stride if machine.predicates.is_one(heads) else local.stride)
         view = machine.view(received, (s, batch, n, width))
         view.label = label
         return view
@@ -227,7 +227,7 @@ def recorded(
     """
     payload = machine.bytes_of(handed, dtype) if wire is None else wire
     if wire is None:
-        wire = machine.bytes_of(piece, dtype) * (machine.facts.size(mesh.ranks) - ONE) * times
+        wire = machine.bytes_of(piece, dtype) * (machine.predicates.size(mesh.ranks) - ONE) * times
     machine.timeline.collectives.append(
         Collective(
             kind=kind,

@@ -90,7 +90,7 @@ def grouped_linear(machine: Machine, label: str, rows: Tensor, weight: Tensor) -
     """Rows [.. in] times each its expert's part of weight [c out in]. Keeps the rows; the weight's gradient first."""
     outer = weight.dims[1]
     result = machine.new(label, (*rows.dims[:-1], outer), rows.dtype)
-    count = machine.facts.elements((*rows.dims, outer)) * 2
+    count = machine.predicates.elements((*rows.dims, outer)) * 2
     machine.flops(count)
     made = [(f"gradient of {tensor.label}", tensor.dims, tensor.dtype) for tensor in (weight, rows)]
     split = len(rows.dims) - 1
@@ -99,7 +99,7 @@ def grouped_linear(machine: Machine, label: str, rows: Tensor, weight: Tensor) -
         gradient = gradients[0]
         assert gradient is not None
         machine.flops(count * 2)
-        if not can_view(machine.facts, (gradient.axes[:split], gradient.axes[split:])):
+        if not can_view(machine.predicates, (gradient.axes[:split], gradient.axes[split:])):
             gradient = machine.copy(gradient, f"gradient of {label} copy")
         of_weight, of_rows = (machine.new(*item) for item in made)
         return [of_rows, of_weight]

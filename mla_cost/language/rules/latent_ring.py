@@ -29,7 +29,7 @@ def latent_ring(machine: Machine, label: str, query: Tensor, latent: Tensor, wei
     coming = machine.new(f"{latent.label} of other ranks", ("2", *latent.dims), latent.dtype)
     result, statistics = _step(machine, label, dims, query, (key, value))
     scores, output = products(machine, query, width)
-    expand = machine.facts.elements(("P", rows, batch, *weight.dims)) * 2
+    expand = machine.predicates.elements(("P", rows, batch, *weight.dims)) * 2
     machine.flops(scores + output, attention=True, skips_masked=True)
     machine.flops(expand)
     machine.timeline.fused_calls.append(FusedCall(query.dims, key, value))

@@ -38,7 +38,7 @@ def _shared_end(tensor: Tensor, weight: Tensor) -> int:
 
 
 def _as_matrix(machine: Machine, tensor: Tensor, rows: int) -> Tensor:
-    if can_view(machine.facts, (tensor.axes[:rows], tensor.axes[rows:])):
+    if can_view(machine.predicates, (tensor.axes[:rows], tensor.axes[rows:])):
         return tensor
     copied = machine.copy(tensor, f"{tensor.label} copy")
     machine.attach([copied], [tensor], lambda gradients: [gradients[0]])
@@ -50,8 +50,8 @@ def _multiply(
 ) -> Tensor:
     kept = machine.inputs_kept(tensor, weight)
     result = machine.new(label, (*tensor.dims[:rows], *outer), tensor.dtype)
-    needed = rank_share(machine.facts, tensor.dims, outer)
-    repeated = machine.facts.elements((*tensor.dims, *outer)) * 2 - needed
+    needed = rank_share(machine.predicates, tensor.dims, outer)
+    repeated = machine.predicates.elements((*tensor.dims, *outer)) * 2 - needed
     machine.flops(needed, repeated)
     name, axes, dtype = tensor.label, _gradient_axes(machine, tensor, rows), tensor.dtype
     weight_name, weight_dims, weight_dtype = weight.label, weight.dims, weight.dtype
@@ -70,10 +70,10 @@ def _multiply(
 
 def _gradient_axes(machine: Machine, tensor: Tensor, rows: int) -> Axes:
     """A column-major matrix gets a column-major gradient, any other a row-major one (torch's mm_mat1_grad)."""
-    facts = machine.facts
-    if not is_contiguous(facts, tensor.axes[rows:] + tensor.axes[:rows]):
-        return contiguous(facts, tensor.dims)
-    turned = contiguous(facts, tensor.dims[rows:] + tensor.dims[:rows])
+    predicates = machine.predicates
+    if not is_contiguous(predicates, tensor.axes[rows:] + tensor.axes[:rows]):
+        return contiguous(predicates, tensor.dims)
+    turned = contiguous(predicates, tensor.dims[rows:] + tensor.dims[:rows])
     inner = len(turned) - rows
     return turned[inner:] + turned[:inner]
 
@@ -85,7 +85,7 @@ def _viewed(machine: Machine, label: str, product: Tensor, rows: int) -> Tensor:
     def backward(gradients: Gradients) -> list[Tensor | None]:
         gradient = gradients[0]
         assert gradient is not None
-        if can_view(machine.facts, (gradient.axes[:rows], gradient.axes[rows:])):
+        if can_view(machine.predicates, (gradient.axes[:rows], gradient.axes[rows:])):
             return [gradient]
         return [machine.copy(gradient, f"gradient of {label} copy")]
 

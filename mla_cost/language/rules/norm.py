@@ -92,9 +92,9 @@ def _square(machine: Machine, label: str, wide: Tensor) -> Tensor:
         """Gradient * (2 * wide^1), product by product."""
         gradient = gradients[0]
         assert gradient is not None
-        power = machine.new_as(f"{name} to the power of one", like(machine.facts, axes), dtype)
-        doubled = machine.new_as(f"{name} doubled", like(machine.facts, axes), dtype)
-        made = machine.new_as(f"gradient of {name}", like(machine.facts, gradient.axes, axes), dtype)
+        power = machine.new_as(f"{name} to the power of one", like(machine.predicates, axes), dtype)
+        doubled = machine.new_as(f"{name} doubled", like(machine.predicates, axes), dtype)
+        made = machine.new_as(f"gradient of {name}", like(machine.predicates, gradient.axes, axes), dtype)
         del power, doubled
         return [made]
 
@@ -110,7 +110,7 @@ def _mean(machine: Machine, label: str, square: Tensor) -> Tensor:
         gradient = gradients[0]
         assert gradient is not None
         spread = (*gradient.axes, Axis(last, None))
-        return [machine.new_as(f"gradient of {name}", like(machine.facts, spread), gradient.dtype)]
+        return [machine.new_as(f"gradient of {name}", like(machine.predicates, spread), gradient.dtype)]
 
     machine.attach([result], [square], backward)
     return result
@@ -122,17 +122,17 @@ def _times(machine: Machine, label: str, tensor: Tensor, factor: Tensor, spread:
     Backward makes both products at full size, the factor's first, and then sums the factor's to its own size and
     casts it to its own dtype.
     """
-    facts, dtype = machine.facts, tensor.dtype
+    predicates, dtype = machine.predicates, tensor.dtype
     axes = tensor.axes
-    result = machine.new_as(label, like(facts, axes, spread), dtype)
+    result = machine.new_as(label, like(predicates, axes, spread), dtype)
     names, back = (tensor.label, factor.label), (factor.dims, factor.dtype)
-    summed = any(axis.stride is None and not facts.is_one(axis.name) for axis in spread) or len(factor.axes) == 1
+    summed = any(axis.stride is None and not predicates.is_one(axis.name) for axis in spread) or len(factor.axes) == 1
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         gradient = gradients[0]
         assert gradient is not None
-        of_factor = machine.new_as(f"gradient of {names[1]}, unsummed", like(facts, gradient.axes, axes), dtype)
-        of_tensor = machine.new_as(f"gradient of {names[0]}", like(facts, gradient.axes, spread), dtype)
+        of_factor = machine.new_as(f"gradient of {names[1]}, unsummed", like(predicates, gradient.axes, axes), dtype)
+        of_tensor = machine.new_as(f"gradient of {names[0]}", like(predicates, gradient.axes, spread), dtype)
         if summed:
             of_factor = machine.new(f"gradient of {names[1]}", back[0], dtype)
         if back[1] != dtype:

@@ -17,7 +17,7 @@ def split(machine: Machine, tensor: Tensor, parts: Sequence[Part]) -> list[Tenso
     Backward makes one fresh tensor of the full size, with zeros first for a part that got no gradient. A part of size
     zero is absent, and the only one that is not is the tensor itself.
     """
-    missing = machine.facts.zeros
+    missing = machine.predicates.zeros
     present = [part for part in parts if part[1] not in missing]
     at = _position(tensor, "+".join(dim for _, dim in present))
     if len(present) == len(parts):
@@ -75,7 +75,7 @@ def pad_to(machine: Machine, label: str, tensor: Tensor, like: Tensor) -> Tensor
 @op("own_heads")
 def own_heads(machine: Machine, weight: Tensor) -> Tensor:
     """This rank's rows of a weight, a view."""
-    return narrow(machine, weight.label, weight, _position(weight, "n"), machine.facts.heads)
+    return narrow(machine, weight.label, weight, _position(weight, "n"), machine.predicates.heads)
 
 
 @op("concat", absent="left out")
@@ -162,7 +162,7 @@ def expand(machine: Machine, label: str, tensor: Tensor, at: int, dim: str) -> T
     view = machine.view(tensor, (*tensor.axes[:at], Axis(dim, None), *tensor.axes[at:]))
     view.label = label
     name, dims = tensor.label, tensor.dims
-    trivial = machine.facts.is_one(dim)
+    trivial = machine.predicates.is_one(dim)
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         gradient = gradients[0]

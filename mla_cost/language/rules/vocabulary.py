@@ -19,7 +19,7 @@ def embedding(machine: Machine, label: str, weight: Tensor) -> Tensor:
     copy before the dense one is made.
     """
     result = _looked_up(machine, label, weight)
-    if not machine.facts.rows_divided:
+    if not machine.predicates.rows_divided:
         return result
     masked = machine.view(result, result.axes)
     name = result.label
@@ -53,7 +53,7 @@ def log_softmax_loss(machine: Machine, label: str, logits: Tensor) -> Tensor:
     the vocabulary is divided, what runs is torch's own `loss_parallel`, op by op: torch/distributed/tensor/parallel/
     loss.py, `_log_softmax`, `_nll_loss_forward` and `_nll_loss_and_log_softmax_backward`, pytorch/pytorch v2.13.0.
     """
-    divided = machine.facts.rows_divided
+    divided = machine.predicates.rows_divided
     kept = _log_softmax_divided(machine, label, logits) if divided else _log_probabilities(machine, label, logits)
     result = machine.uncounted(label)
     name, dims, dtype = logits.label, logits.dims, logits.dtype
@@ -141,7 +141,7 @@ def cross_entropy(machine: Machine, label: str, logits: Tensor) -> Tensor:
 
 def _reduced(machine: Machine, label: str, positions: Tensor) -> None:
     """One number per position [s b], reduced over the ranks that divide the vocabulary."""
-    if machine.facts.rows_divided:
+    if machine.predicates.rows_divided:
         all_reduce(machine, TENSOR, label, positions, ("u", *positions.dims[1:]))
 
 
@@ -171,8 +171,8 @@ def chunked_loss(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -
     """
     of_hidden = machine.new(f"gradient of {hidden.label}", hidden.dims, hidden.dtype)
     of_weight = machine.new(f"gradient of {weight.label}", weight.dims, weight.dtype)
-    needed = rank_share(machine.facts, hidden.dims, weight.dims[:1])
-    every = machine.facts.elements((*hidden.dims, weight.dims[0])) * 2
+    needed = rank_share(machine.predicates, hidden.dims, weight.dims[:1])
+    every = machine.predicates.elements((*hidden.dims, weight.dims[0])) * 2
     machine.flops(needed * 3, (every - needed) * 3)
     _chunk(machine, label, hidden, weight)
     result = machine.uncounted(label)
@@ -194,7 +194,7 @@ def _chunk(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> None
     probabilities = machine.new(f"{label} probabilities of a chunk", dims, "fp32")
     del logits
     position = machine.new(f"{label} per position of a chunk", dims[:1], "fp32")
-    if machine.facts.rows_divided:
+    if machine.predicates.rows_divided:
         rest = hidden.dims[1:-1]
         for what in REDUCED:
             recorded(machine, "all_reduce", TENSOR, f"{what} of logits", ("s", *rest), "fp32", ("u", *rest), times=2)

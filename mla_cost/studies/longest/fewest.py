@@ -11,7 +11,7 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.mesh.placement import even_layout
 from mla_cost.pricing.resolve import Illegal
 from mla_cost.studies.longest.bounds import divisors, smallest
-from mla_cost.studies.longest.needs import ModelNeeds, Question
+from mla_cost.studies.longest.needs import FitQuestion, ModelNeeds
 from mla_cost.weights.held import RankParameters
 
 MOST_DEVICES = 2**20
@@ -52,13 +52,13 @@ class _Degrees(NamedTuple):
     pipeline_layout: str | None
 
 
-def fewest(question: Question, step: Callable[[int], int], watch: Watch) -> Layout | None:
+def fewest(question: FitQuestion, step: Callable[[int], int], watch: Watch) -> Layout | None:
     """The layout of the fewest devices that fits; step: what divides a legal length at a degree sp.
 
-    A pipeline has at least as many micro-batches as stages, so that what is told to fit still fits in a full schedule.
-    dp is bisected, or where a global batch is stated gone through among what divides it: more of it spreads optimizer
-    states over more ranks and changes nothing else of a rank's memory but the padding of those states, less than one
-    part in a million of them.
+    A pipeline has at least as many micro-batches as stages, so that what is reported to fit still fits in a full
+    schedule. dp is bisected, or where a global batch is stated gone through among what divides it: more of it spreads
+    optimizer states over more ranks and changes nothing else of a rank's memory but the padding of those states, less
+    than one part in a million of them.
     """
     needs = ModelNeeds(question)
     best: Layout | None = None
@@ -72,7 +72,7 @@ def fewest(question: Question, step: Callable[[int], int], watch: Watch) -> Layo
     return best
 
 
-def _all_degrees(question: Question, step: Callable[[int], int]) -> Iterator[_Degrees]:
+def _all_degrees(question: FitQuestion, step: Callable[[int], int]) -> Iterator[_Degrees]:
     settings, model = question.settings, question.model
     tp = settings.tp
     for sp in divisors(settings.seq_len, MOST_DEGREE):
@@ -84,7 +84,7 @@ def _all_degrees(question: Question, step: Callable[[int], int]) -> Iterator[_De
                 yield _Degrees(pp * tp * sp * dp_step, sp, pp, ep, dp_step, layout)
 
 
-def _pipelines(question: Question) -> Iterator[tuple[int, str | None]]:
+def _pipelines(question: FitQuestion) -> Iterator[tuple[int, str | None]]:
     """Numbers of stages that divide the layers, and powers of two with a layout as even as can be.
 
     A layout string, or layers stated for the ends, are for the pp that they were written for.
@@ -124,7 +124,7 @@ def _least_dp(needs: ModelNeeds, degrees: _Degrees, most: int) -> int | None:
     return None if found is None else possible[found - 1]
 
 
-def _multiples(question: Question, degrees: _Degrees, most: int) -> Sequence[int]:
+def _multiples(question: FitQuestion, degrees: _Degrees, most: int) -> Sequence[int]:
     """How many times dp_step may be taken: any, or what leaves a full pipeline's share of the global batch."""
     if question.global_batch is None:
         return range(1, most + 1)
@@ -132,7 +132,7 @@ def _multiples(question: Question, degrees: _Degrees, most: int) -> Sequence[int
     return [] if rest else [times for times in divisors(share, most) if share // times >= degrees.pp]
 
 
-def _layout(question: Question, degrees: _Degrees, times: int) -> Layout:
+def _layout(question: FitQuestion, degrees: _Degrees, times: int) -> Layout:
     settings, dp = question.settings, degrees.dp_step * times
     each = max(settings.micro_batches, degrees.pp)
     if question.global_batch is not None:

@@ -9,17 +9,16 @@ from typing import Any, NamedTuple, Protocol
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.language.evaluate import FenceError
+from mla_cost.language.evaluate import ExactLimitError
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.placement import Chunk, stages
-from mla_cost.pricing import verdict as fit
-from mla_cost.pricing import whole_model
+from mla_cost.pricing import verdicts, whole_model
 from mla_cost.pricing.block import figures
 from mla_cost.pricing.persistent import persistent_buffers
-from mla_cost.pricing.places import layer_name
 from mla_cost.pricing.resolve import Illegal, Point, resolve
 from mla_cost.pricing.stage import ChunkCost, Segments, activations, as_allocated
-from mla_cost.pricing.stage_weights import Asked, RankWeights
+from mla_cost.pricing.stage_layers import layer_name
+from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
 from mla_cost.pricing.whole_model import StageCost, parallel_of, state_settings
 from mla_cost.results import Verdict
 from mla_cost.weights.held import RankParameters
@@ -27,7 +26,7 @@ from mla_cost.weights.parameters import LayerKind, layer_kinds
 from mla_cost.weights.states import States, states
 
 
-class Question(NamedTuple):
+class FitQuestion(NamedTuple):
     """One form of a model on one device; the settings name a kernel. shared: what several questions look up.
 
     global_batch: sequences of an optimizer step; None where nobody said, and a pipeline is then taken to be full.
@@ -58,7 +57,7 @@ class Needs(Protocol):
         ...
 
 
-def needs_of(question: Question) -> Needs:
+def needs_of(question: FitQuestion) -> Needs:
     """What the scope of a question needs."""
     return ModelNeeds(question) if question.settings.scope == "model" else AttentionNeeds(question)
 
@@ -78,7 +77,7 @@ def smallest(settings: PlanSettings) -> PlanSettings:
 class AttentionNeeds:
     """A block, or a stack of equal blocks."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: FitQuestion) -> None:
         self.question = question
 
     def peak(self, settings: PlanSettings) -> int:
@@ -90,13 +89,13 @@ class AttentionNeeds:
         """As `Needs`."""
         model, device, form = self.question[:3]
         priced = figures(resolve(model, form, settings), device.family, settings.layers)
-        return fit.verdict(model, device, settings, priced)
+        return verdicts.verdict(model, device, settings, priced)
 
 
 class ModelNeeds:
     """The worst stage of the whole model. Layers are evaluated once for all devices of a family."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: FitQuestion) -> None:
         self.question = question
 
     def peak(self, settings: PlanSettings) -> int:
@@ -162,7 +161,7 @@ class ModelNeeds:
         if key not in shared:
             try:
                 shared[key] = self._segments(settings).chunk(chunk)
-            except FenceError as error:
+            except ExactLimitError as error:
                 raise Illegal(f"{error}: bytes are exact below 2^53 only; make the plan smaller") from None
         found: ChunkCost = shared[key]
         return found
@@ -204,7 +203,7 @@ class ModelNeeds:
 
     def _held(self, settings: PlanSettings, parallel: Parallel, chunks: tuple[Chunk, ...]) -> RankParameters:
         """Stages with layers of the same kinds hold the same number of elements."""
-        shared, asked = self.question.shared, Asked.of(self.question.form, settings)
+        shared, asked = self.question.shared, WeightsAsked.of(self.question.form, settings)
         alike = tuple(map(self._alike, chunks))
         key = ("held", asked, parallel.pp, alike)
         if key not in shared:
@@ -212,7 +211,7 @@ class ModelNeeds:
         found: RankParameters = shared[key]
         return found
 
-    def _weights(self, asked: Asked) -> RankWeights:
+    def _weights(self, asked: WeightsAsked) -> RankWeights:
         """The weights of a rank, read once."""
         shared = self.question.shared
         if asked not in shared:

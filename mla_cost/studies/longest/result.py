@@ -20,7 +20,7 @@ from mla_cost.pricing.resolve import Illegal, named
 from mla_cost.results import Status
 from mla_cost.studies.longest.bounds import divisors, largest
 from mla_cost.studies.longest.fewest import MOST_DEGREE, Layout, Watch, fewest, unwatched
-from mla_cost.studies.longest.needs import Needs, Question, needs_of, room
+from mla_cost.studies.longest.needs import FitQuestion, Needs, needs_of, room
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -91,7 +91,7 @@ class Fits:
 
     @property
     def refused(self) -> str:
-        """Why no row has an answer; empty where one has. A reason that several forms share is told once."""
+        """Why no row has an answer; empty where one has. A reason that several forms share is reported once."""
         reasons: dict[str, dict[str, None]] = {}
         for row in self.results:
             if row.limited_by != "illegal" or row.min_sp or row.min_devices:
@@ -169,7 +169,7 @@ def of(
     """Answer for the settings of a plan; its seq_len is the target.
 
     global_batch: sequences of an optimizer step. Without it and without micro_batches, as many micro-batches as stages.
-    watch: told now and then what is going on, how much is done, and of how much.
+    watch: hears now and then what is going on, how much is done, and of how much.
     """
     settings = _batched(api._for_scope(settings), global_batch)
     model = api.model_with_dims(settings)
@@ -272,7 +272,7 @@ class _Search(NamedTuple):
     def fit(self, device: DeviceConfig, form: str) -> Fit:
         """One form on one device."""
         settings, _ = with_kernel(self.model, device, form, self.settings)
-        question = Question(self.model, device, form, settings, self.shared, self.global_batch)
+        question = FitQuestion(self.model, device, form, settings, self.shared, self.global_batch)
         found = self.longest(question)
         least_sp, status, layout = None, None, None
         if found.limited_by != "kernel":
@@ -317,7 +317,7 @@ class _Search(NamedTuple):
         """What divides a legal length."""
         return _step(self.settings, sp, self.zigzag)
 
-    def longest(self, question: Question) -> _Longest:
+    def longest(self, question: FitQuestion) -> _Longest:
         """The longest legal sequence that fits at the degrees asked."""
         step, needs = self.step(question.settings.sp), needs_of(question)
         first = 2 if step == 1 else 1
@@ -346,7 +346,7 @@ class _Search(NamedTuple):
             return _Longest(last * step, "max_seq_len", "longer ones are not tried", required, None, usable)
         return _Longest(times * step, "memory", "", required, following, usable)
 
-    def least_sp(self, question: Question) -> tuple[int | None, Status | None]:
+    def least_sp(self, question: FitQuestion) -> tuple[int | None, Status | None]:
         """The least sp that holds the target, everything else as asked. Needs do not fall with sp alone: a scan."""
         needs, settings = needs_of(question), question.settings
         for sp in self.degrees():
@@ -364,7 +364,7 @@ class _Search(NamedTuple):
         target = self.settings.seq_len
         return [sp for sp in divisors(target, MOST_DEGREE) if target % self.step(sp) == 0]
 
-    def fewest(self, question: Question, least_sp: int | None) -> Layout | None:
+    def fewest(self, question: FitQuestion, least_sp: int | None) -> Layout | None:
         """The fewest devices that hold the target: the ranks that share a block, or those of a whole model."""
         if question.settings.scope == "model":
             return fewest(question, self.step, self.watch)
@@ -379,7 +379,7 @@ def _degrees(settings: PlanSettings, layout: Layout) -> dict[str, Any]:
     return found if layout.pipeline_layout is None else {**found, "pipeline_layout": layout.pipeline_layout}
 
 
-def _smallest(question: Question, layout: Layout) -> dict[str, Any]:
+def _smallest(question: FitQuestion, layout: Layout) -> dict[str, Any]:
     """The verdict on the fewest devices, and what plans them."""
     settings = layout.of(question.settings)
     verdict = needs_of(question).verdict(settings)

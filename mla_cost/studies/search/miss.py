@@ -10,19 +10,19 @@ from mla_cost.mesh.schedule import idle
 from mla_cost.pricing import automatic, model_rows, what_ifs, whole_model
 from mla_cost.pricing.resolve import Illegal, scheme_of
 from mla_cost.results import Verdict
-from mla_cost.studies.search.options import CHOICES, Question
-from mla_cost.studies.search.places import least_wrong
-from mla_cost.studies.search.pool import Priced, Watch, priced, unwatched
+from mla_cost.studies.search.options import CHOICES, SearchQuestion
+from mla_cost.studies.search.parallel_configs import least_wrong
+from mla_cost.studies.search.pool import Ranked, Watch, priced, unwatched
 from mla_cost.studies.search.records import Candidate, Miss
+from mla_cost.studies.search.reported import candidate, checked
 from mla_cost.studies.search.space import Space
-from mla_cost.studies.search.told import candidate, checked
 
 MOST_DEVICES: Final = 2**14
 FIT: Final = {"fits", "tight"}
 FULL: Final = "full"  # the recomputation that keeps least
 
 
-def miss_of(space: Space, found: Priced, watch: Watch = unwatched) -> Miss:
+def miss_of(space: Space, found: Ranked, watch: Watch = unwatched) -> Miss:
     """The nearest miss of a search in which nothing fits."""
     question = space.question
     if not found.nearest:
@@ -39,22 +39,22 @@ def miss_of(space: Space, found: Priced, watch: Watch = unwatched) -> Miss:
 def _problems(space: Space) -> tuple[str, ...]:
     """What is wrong where nothing is legal, with the ways out."""
     ruled = space.tally.rows()
-    if not space.places:
+    if not space.parallel_configs:
         return least_wrong(space.question) or tuple(row.example for row in ruled)
     programs = [row.example for row in ruled if row.of == "candidates" and row.rule not in CHOICES]
     return tuple(dict.fromkeys(programs or (row.example for row in ruled)))
 
 
-def _with_levers(question: Question, settings: PlanSettings) -> Verdict:
+def _with_levers(question: SearchQuestion, settings: PlanSettings) -> Verdict:
     """The verdict of a plan with what each change of it would do, as far as the search itself may go."""
     model, device = question.model, question.device
     (row,) = model_rows.rows(model, device, settings)
-    told = what_ifs.with_levers(model, device, settings, row, allowed=partial(within, question)).verdict
-    assert told is not None
-    return told
+    reported = what_ifs.with_levers(model, device, settings, row, allowed=partial(within, question)).verdict
+    assert reported is not None
+    return reported
 
 
-def within(question: Question, settings: PlanSettings) -> bool:
+def within(question: SearchQuestion, settings: PlanSettings) -> bool:
     """Whether a search may come to such a plan: by its limits, axes, forms and kernel; on more devices too."""
     own, asked = question.options, question.settings
     limits = own.limits(question.device)
@@ -73,7 +73,7 @@ def within(question: Question, settings: PlanSettings) -> bool:
     return asked.kernel in {automatic.AUTO, settings.kernel} and 100 * waits <= own.max_idle * slots
 
 
-def more_devices(question: Question, watch: Watch = unwatched) -> tuple[Candidate | None, tuple[int, ...]]:
+def more_devices(question: SearchQuestion, watch: Watch = unwatched) -> tuple[Candidate | None, tuple[int, ...]]:
     """What fits on the fewest devices above those asked, with the least memory a rank can do with; what was tried.
 
     Doublings are tried until one fits, then the counts between it and the one before, in eighths of that. To be quick
@@ -96,7 +96,7 @@ def more_devices(question: Question, watch: Watch = unwatched) -> tuple[Candidat
     return found, tuple(tried)
 
 
-def _frugal(question: Question, devices: int, watch: Watch) -> Candidate | None:
+def _frugal(question: SearchQuestion, devices: int, watch: Watch) -> Candidate | None:
     """The best that fits on so many devices, of those that need least memory; None where none does."""
     least: dict[str, Any] = {"micro_batch": question.axes.get("micro_batch", (1,))[:1]}
     if FULL in question.values("remat"):

@@ -35,7 +35,7 @@ class Options(BaseModel):
     devices: each count that may be used. global_batch: sequences in an optimizer step. max_idle: per cent of its
     pipeline's schedule that a stage may wait, 20 by default: that is what four micro-batches a stage leave, from where
     on GPipe's authors found bubbles negligible (Huang et al. 2019, arXiv:1811.06965, section 2.3). by: what is smallest
-    first; the rest of DEFAULT_ORDER breaks ties. top: how many layouts are told.
+    first; the rest of DEFAULT_ORDER breaks ties. top: how many layouts are reported.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -67,7 +67,7 @@ DEFAULT_ORDER: Final[tuple[By, ...]] = ("devices", "weight", "required", "sent",
 _NAMES: Final = get_args(By)
 
 
-class Question(NamedTuple):
+class SearchQuestion(NamedTuple):
     """One search. settings: the plan whose degrees and choices are searched; axes: the values that a user allows."""
 
     model: ModelConfig

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from mla_cost.batch import price
 from mla_cost.batch.codes import ILLEGAL, STATUSES, TIGHT
 from mla_cost.batch.cores import answers, available, can_fork, shared
-from mla_cost.language.evaluate import FENCE
-from mla_cost.studies.search.options import Question
+from mla_cost.language.evaluate import EXACT_LIMIT
+from mla_cost.studies.search.options import SearchQuestion
 from mla_cost.studies.search.order import Row, Table, each, first, joined, leaders, rows_of, unbeaten
-from mla_cost.studies.search.places import Tally
+from mla_cost.studies.search.parallel_configs import Tally
 from mla_cost.studies.search.space import Space
 from mla_cost.studies.search.weight import split, weight, weights_of
 
@@ -30,7 +30,7 @@ def unwatched(_words: str, _done: int, _total: int) -> None:
     """For a caller who wants to hear nothing."""
 
 
-class Priced(NamedTuple):
+class Ranked(NamedTuple):
     """What pricing leaves. counts: legal candidates by status. best: of the layouts that fit the first, in order, each
     by its first variant; front: those that
     fit and nothing beats; nearest: of those that do not fit at most one, whose status comes first and that lacks least.
@@ -42,41 +42,41 @@ class Priced(NamedTuple):
     nearest: list[Row]
 
 
-def priced(space: Space, watch: Watch = unwatched) -> Priced:
+def priced(space: Space, watch: Watch = unwatched) -> Ranked:
     """Every candidate of a space priced, program by program, on all cores where there are many.
 
-    watch: told what is going on, how many candidates are done, and how many there are at most.
+    watch: hears what is going on, how many candidates are done, and how many there are at most.
     """
     kept, words = _Kept(space.question), f"candidates on {max(space.question.options.devices):,} devices"
     for part, tally in _parts(space, lambda done: watch(words, done, space.most)):
         kept.join(part)
         space.tally.join(tally)
-    return kept.told()
+    return kept.reported()
 
 
-def _parts(space: Space, told: Callable[[int], None]) -> Iterator[tuple[_Kept, Tally]]:
+def _parts(space: Space, reported: Callable[[int], None]) -> Iterator[tuple[_Kept, Tally]]:
     numbers, workers = range(len(space.programs)), min(available(), len(space.programs))
     done = shared(len(numbers), "int64")  # of each program, written by whoever prices it
     if workers < 2 or space.most < MANY or not can_fork():
-        yield from (_part(space, done, number, told) for number in numbers)
+        yield from (_part(space, done, number, reported) for number in numbers)
         return
-    found = answers(lambda number: _part(space, done, number), len(numbers), workers, lambda: told(int(done.sum())))
-    if found is None:  # a process failed: what it failed of is told, or done, here
+    found = answers(lambda number: _part(space, done, number), len(numbers), workers, lambda: reported(int(done.sum())))
+    if found is None:  # a process failed: what it failed of is reported, or done, here
         done[:] = 0
-        found = [_part(space, done, number, told) for number in numbers]
+        found = [_part(space, done, number, reported) for number in numbers]
     yield from found
 
 
 def _part(
-    space: Space, done: NDArray[Any], number: int, told: Callable[[int], None] = lambda _: None
+    space: Space, done: NDArray[Any], number: int, reported: Callable[[int], None] = lambda _: None
 ) -> tuple[_Kept, Tally]:
     """The candidates of one program, and what is refused on the way."""
     kept, tally = _Kept(space.question), Tally()
     before, space.tally = space.tally, tally
     for table in tables(space, number):
         kept.take(table)
-        done[number] += len(table["place"])
-        told(int(done.sum()))
+        done[number] += len(table["config"])
+        reported(int(done.sum()))
     space.tally = before
     return kept, tally
 
@@ -88,7 +88,7 @@ def tables(space: Space, number: int) -> Iterator[Table]:
         columns = space.columns(rows)
         composed = price(question.model, question.device, program.form, program.settings, columns, over_stages=True)
         table = _table(space, rows, composed)
-        illegal, inexact = table["status"] == ILLEGAL, table["sent"] >= FENCE
+        illegal, inexact = table["status"] == ILLEGAL, table["sent"] >= EXACT_LIMIT
         if illegal.any():
             reason = composed.reason_of(int(illegal.argmax()))
             space.tally.add(program.form, "candidates", int(illegal.sum()), reason)
@@ -97,7 +97,7 @@ def tables(space: Space, number: int) -> Iterator[Table]:
 
 
 def _table(space: Space, rows: Table, composed: Any) -> Table:
-    at = {name: values[rows["place"]] for name, values in space.at.items()}
+    at = {name: values[rows["config"]] for name, values in space.at.items()}
     rates, most = weights_of(space.question.device), composed.most
     inside, between = split(rates, at, most.by_axis)
     return {
@@ -120,7 +120,7 @@ def _table(space: Space, rows: Table, composed: Any) -> Table:
 class _Kept:
     """What is kept of the tables that pass."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: SearchQuestion) -> None:
         self.options = question.options
         self.counts: Counter[str] = Counter()
         self.tables: dict[str, Table] = {}
@@ -151,11 +151,11 @@ class _Kept:
             return first(rows, ("short", *order))
         return leaders(rows, order)
 
-    def told(self) -> Priced:
+    def reported(self) -> Ranked:
         """All that was kept."""
         counts = {status: self.counts[status] for status in STATUSES if self.counts[status]}
         best, front, nearest = (each(self.tables.get(name, {})) for name in ("best", "front", "nearest"))
-        return Priced(counts, best[: self.options.top], front, nearest)
+        return Ranked(counts, best[: self.options.top], front, nearest)
 
 
 def _counted(codes: Any) -> tuple[list[int], list[int]]:

@@ -13,11 +13,11 @@ from mla_cost.mesh.degrees import Parallel
 from mla_cost.pricing.automatic import with_kernel
 from mla_cost.pricing.resolve import Illegal, named, resolve, scheme_of
 from mla_cost.studies.longest.needs import smallest
-from mla_cost.studies.search.options import Question
+from mla_cost.studies.search.options import SearchQuestion
 from mla_cost.weights.states import StateSettings, sharding_problem
 
 
-class Program(NamedTuple):
+class ProgramChoice(NamedTuple):
     """One form with one scheme; the settings name its kernel and value padding. usual: the scheme is its own."""
 
     form: str
@@ -26,7 +26,7 @@ class Program(NamedTuple):
     usual: bool
 
 
-def programs(question: Question) -> tuple[list[Program], dict[str, str]]:
+def programs(question: SearchQuestion) -> tuple[list[ProgramChoice], dict[str, str]]:
     """Every form with the schemes that it can have, and why a scheme that the user named makes no program.
 
     A scheme of an attention call that the profile has not is no candidate unless it is named.
@@ -48,11 +48,13 @@ def programs(question: Question) -> tuple[list[Program], dict[str, str]]:
                     refused[f"{form} with {scheme}"] = str(error)
                 continue
             usual = scheme == scheme_of(form, None).name
-            found.append(Program(form, scheme, base.model_copy(update={"form": (form,), "scheme": scheme}), usual))
+            found.append(
+                ProgramChoice(form, scheme, base.model_copy(update={"form": (form,), "scheme": scheme}), usual)
+            )
     return found, refused
 
 
-def _bare(question: Question) -> PlanSettings:
+def _bare(question: SearchQuestion) -> PlanSettings:
     """The plan without the degrees and the scheme that it came with: they are searched."""
     update: dict[str, Any] = {
         "tp": 1,
@@ -68,8 +70,8 @@ def _bare(question: Question) -> PlanSettings:
     return question.settings.model_copy(update=update)
 
 
-def one_rank_twins(found: Sequence[Program]) -> set[int]:
-    """The programs, by place, that on one rank of a sequence are another one of the same form: nothing moves there."""
+def one_rank_twins(found: Sequence[ProgramChoice]) -> set[int]:
+    """The programs, by config, that on one rank of a sequence are another one of the same form: nothing moves there."""
     first: dict[str, int] = {}
     for at, program in sorted(enumerate(found), key=lambda item: not item[1].usual):
         first.setdefault(program.form, at)
@@ -77,7 +79,7 @@ def one_rank_twins(found: Sequence[Program]) -> set[int]:
 
 
 def refused_degrees(
-    question: Question, program: Program, pairs: Iterable[tuple[int, int]]
+    question: SearchQuestion, program: ProgramChoice, pairs: Iterable[tuple[int, int]]
 ) -> dict[tuple[int, int], str]:
     """Of these tp and sp, those at which the form or its scheme has no program, with the reason."""
     asked = {(tp, sp): program.settings.model_copy(update={"tp": tp, "sp": sp}) for tp, sp in pairs}
@@ -85,7 +87,7 @@ def refused_degrees(
     return {pair: reason for pair, reason in found.items() if reason}
 
 
-def refused_policies(question: Question, program: Program) -> dict[str, str]:
+def refused_policies(question: SearchQuestion, program: ProgramChoice) -> dict[str, str]:
     """Of the recomputation policies that are searched, those that the program cannot have, with the reason."""
     few = smallest(program.settings)
     asked = {policy: few.model_copy(update={"remat": policy}) for policy in question.values("remat")}
@@ -93,7 +95,7 @@ def refused_policies(question: Question, program: Program) -> dict[str, str]:
     return {policy: reason for policy, reason in found.items() if reason}
 
 
-def _refusal(question: Question, program: Program, settings: PlanSettings) -> str:
+def _refusal(question: SearchQuestion, program: ProgramChoice, settings: PlanSettings) -> str:
     layer = declared_as("layer")  # every model's layers and every profile have one; degrees are refused alike in all
     try:
         resolve(question.model, program.form, settings, layer)
@@ -102,7 +104,7 @@ def _refusal(question: Question, program: Program, settings: PlanSettings) -> st
     return ""
 
 
-def refused_in_pipelines(question: Question) -> dict[str, str]:
+def refused_in_pipelines(question: SearchQuestion) -> dict[str, str]:
     """Of the ways to shard that are searched, those that no pipeline has, with the reason."""
     asked = {name: StateSettings(sharding=name) for name in question.values("sharding")}
     found = {name: sharding_problem(Parallel(pp=2), keeping) for name, keeping in asked.items()}

@@ -17,12 +17,21 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.results import plain
 from mla_cost.studies.search.miss import miss_of
-from mla_cost.studies.search.options import CHOICES, CHOSEN, DEGREES, Options, Question, axes, options, require_forms
-from mla_cost.studies.search.pool import Priced, Watch, priced, unwatched
+from mla_cost.studies.search.options import (
+    CHOICES,
+    CHOSEN,
+    DEGREES,
+    Options,
+    SearchQuestion,
+    axes,
+    options,
+    require_forms,
+)
+from mla_cost.studies.search.pool import Ranked, Watch, priced, unwatched
 from mla_cost.studies.search.records import Candidate, Miss, Ruled
+from mla_cost.studies.search.reported import candidate, checked
 from mla_cost.studies.search.runner_up import lost
 from mla_cost.studies.search.space import Space
-from mla_cost.studies.search.told import candidate, checked
 from mla_cost.studies.search.weight import sources
 
 if TYPE_CHECKING:
@@ -148,13 +157,13 @@ def search(
 def of(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any], watch: Watch = unwatched) -> Found:
     """The search around a plan. allowed: values of axes, all where one is absent; given: fields of `Options`.
 
-    watch: told now and then what is going on, how much is done, and of how much.
+    watch: hears now and then what is going on, how much is done, and of how much.
     """
     space = Space(_question(settings, allowed, given))
     return _found(space, priced(space, watch), watch)
 
 
-def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any]) -> Question:
+def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any]) -> SearchQuestion:
     require_forms(settings)
     if "device" not in settings.model_fields_set:
         settings = settings.model_copy(update={"device": settings.device[:1]})
@@ -167,10 +176,10 @@ def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping
     if unpriced is not None:
         raise InputError(f"{unpriced} (in a plan; a search prices whole models)", field="model")
     device = catalog.device(settings.device[0])
-    return Question(model, device, settings, options(settings, given), axes(settings, allowed))
+    return SearchQuestion(model, device, settings, options(settings, given), axes(settings, allowed))
 
 
-def _found(space: Space, found: Priced, watch: Watch) -> Found:
+def _found(space: Space, found: Ranked, watch: Watch) -> Found:
     for row in (*found.best[:SAMPLE], *found.front[:: max(1, len(found.front) // SAMPLE)]):
         checked(space, row)
     results = tuple(candidate(space, row) for row in found.best)
@@ -185,7 +194,7 @@ def _found(space: Space, found: Priced, watch: Watch) -> Found:
     )
 
 
-def _inputs(question: Question) -> dict[str, Any]:
+def _inputs(question: SearchQuestion) -> dict[str, Any]:
     """What was asked, every option resolved, and what the device and the model are."""
     settings, own = question.settings, question.options
     left_out = {*DEGREES, *CHOICES, *CHOSEN, "layers"}

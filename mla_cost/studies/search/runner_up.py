@@ -13,7 +13,7 @@ WHAT: Final = (
 )
 
 
-class _Told(NamedTuple):
+class _Reported(NamedTuple):
     """How a sentence tells a figure: the field, the verb, the unit and what it is divided by."""
 
     field: str
@@ -22,13 +22,13 @@ class _Told(NamedTuple):
     scale: float
 
 
-_TOLD: Final = {
-    "devices": _Told("devices", "takes", "devices", 1),
-    "weight": _Told("weight_seconds", "weighs", "s", 1),
-    "required": _Told("required_bytes", "needs", "GiB", 2**30),
-    "sent": _Told("sent_bytes", "sends", "GiB", 2**30),
-    "flops": _Told("flops", "runs", "Tflop", 10**12),
-    "idle": _Told("idle", "waits", "% of its schedule", 0.01),
+_REPORTED: Final = {
+    "devices": _Reported("devices", "takes", "devices", 1),
+    "weight": _Reported("weight_seconds", "weighs", "s", 1),
+    "required": _Reported("required_bytes", "needs", "GiB", 2**30),
+    "sent": _Reported("sent_bytes", "sends", "GiB", 2**30),
+    "flops": _Reported("flops", "runs", "Tflop", 10**12),
+    "idle": _Reported("idle", "waits", "% of its schedule", 0.01),
 }
 
 
@@ -47,27 +47,27 @@ def lost(best: Sequence[Candidate], order: Sequence[str]) -> str | None:
 
 
 def _value(candidate: Candidate, name: str) -> float:
-    found: float = getattr(candidate, _TOLD[name].field)
+    found: float = getattr(candidate, _REPORTED[name].field)
     return found
 
 
 def _against(winner: Candidate, second: Candidate, name: str) -> str:
-    told = _TOLD[name]
+    reported = _REPORTED[name]
     before, after = _value(winner, name), _value(second, name)
     share = f", {100 * (after - before) / before:.1f} % more" if before else ""
-    return f"{told.verb} {_number(after, told)} {told.unit} against {_number(before, told)}{share}"
+    return f"{reported.verb} {_number(after, reported)} {reported.unit} against {_number(before, reported)}{share}"
 
 
 def _difference(winner: Candidate, second: Candidate, name: str) -> str:
-    told = _TOLD[name]
+    reported = _REPORTED[name]
     more = _value(second, name) - _value(winner, name)
-    return f"{told.verb} {_number(abs(more), told)} {told.unit} {'more' if more > 0 else 'less'}"
+    return f"{reported.verb} {_number(abs(more), reported)} {reported.unit} {'more' if more > 0 else 'less'}"
 
 
-def _number(value: float, told: _Told) -> str:
-    if told.unit == "s":
+def _number(value: float, reported: _Reported) -> str:
+    if reported.unit == "s":
         return f"{value:,.3f}" if value < 10 else f"{value:,.1f}"
-    return f"{value:,}" if told.scale == 1 else f"{value / told.scale:,.2f}"
+    return f"{value:,}" if reported.scale == 1 else f"{value / reported.scale:,.2f}"
 
 
 def _differing(winner: Candidate, second: Candidate) -> Iterator[str]:

@@ -16,10 +16,10 @@ from mla_cost.studies.sweep.automatic import Automatic
 from mla_cost.studies.sweep.check import Checker
 from mla_cost.studies.sweep.columns import Columns
 from mla_cost.studies.sweep.grid import Box, Choice, Grid
-from mla_cost.studies.sweep.price import Figures, Pricer
+from mla_cost.studies.sweep.price import BoxFigures, BoxPricer
 
 
-class Attention:
+class AttentionSweep:
     """One block, or a stack of equal blocks, at every point of a grid."""
 
     figures: Final = tuple(Column(name, "int64", figure=True) for name in BYTES)
@@ -28,7 +28,7 @@ class Attention:
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self._pricer = Pricer(grid)
+        self._pricer = BoxPricer(grid)
         self._checker = Checker(grid)
         self._automatic = Automatic(grid)
         self._filled = {"kernel", "status", "reason", *(column.name for column in self.figures)}
@@ -73,7 +73,7 @@ class Attention:
                 views[name][:, at] = values
             self._verdict(choice, box, figures, at, {name: view[:, at] for name, view in views.items()})
 
-    def _verdict(self, choice: Choice, box: Box, figures: Figures, at: int, out: Mapping[str, Any]) -> None:
+    def _verdict(self, choice: Choice, box: Box, figures: BoxFigures, at: int, out: Mapping[str, Any]) -> None:
         """Required against usable. Refused rows are few or all of a box, so they are mended afterwards."""
         allocated = figures.allocated[self._pricer.kinds_of_device[at]]
         device = self.grid.devices[at]

@@ -39,21 +39,21 @@ _DIGITS: Final = 18
 _GLOB: Final = re.compile(r"[*?\[]")
 
 
-class Axis(NamedTuple):
+class SweepAxis(NamedTuple):
     """One field of a plan and the values that it takes, in order."""
 
     name: str
     values: Sequence[Any]
 
 
-def axes_of(settings: PlanSettings, over: Mapping[str, Any]) -> list[Axis]:
+def axes_of(settings: PlanSettings, over: Mapping[str, Any]) -> list[SweepAxis]:
     """The axes of a sweep, in the order given.
 
     Raises:
         InputError: a field that a plan does not have, or a value that a plan would refuse.
 
     """
-    axes = [Axis(_field(name, settings.scope), values_of(name, given)) for name, given in over.items()]
+    axes = [SweepAxis(_field(name, settings.scope), values_of(name, given)) for name, given in over.items()]
     for axis in axes:
         _check(settings, axis)
     return axes
@@ -191,7 +191,7 @@ def _range(name: str, text: str, match: re.Match[str]) -> Sequence[int]:
     return found
 
 
-def _check(settings: PlanSettings, axis: Axis) -> None:
+def _check(settings: PlanSettings, axis: SweepAxis) -> None:
     head, _, field = axis.name.partition(".")
     if head == "dims":
         _whole(axis, none=field == "q_lora_rank")
@@ -206,7 +206,7 @@ def _check(settings: PlanSettings, axis: Axis) -> None:
         _check_value(settings, axis.name, value)
 
 
-def _whole(axis: Axis, none: bool = False) -> None:
+def _whole(axis: SweepAxis, none: bool = False) -> None:
     if isinstance(axis.values, range):
         return
     for value in axis.values:

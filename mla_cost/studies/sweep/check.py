@@ -9,9 +9,8 @@ from mla_cost.batch.codes import NO_PROGRAM, REQUIREMENT, TOO_LARGE, UNTRAINED
 from mla_cost.batch.scalar import coded, refused
 from mla_cost.inputs.config import DeviceConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.language.evaluate import FENCE
-from mla_cost.pricing import automatic, rows
-from mla_cost.pricing import verdict as fit
+from mla_cost.language.evaluate import EXACT_LIMIT
+from mla_cost.pricing import automatic, rows, verdicts
 from mla_cost.pricing.block import evaluation, figures
 from mla_cost.pricing.resolve import Illegal, resolve
 from mla_cost.pricing.step_traffic import PHASES
@@ -21,7 +20,7 @@ from mla_cost.studies.sweep.grid import Grid
 _WORDS_TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
 _MOST_KEPT: Final = 100_000
 # what has to be exact; wire bytes of both phases are a sum of two that are, and required bytes one of ints
-_FENCED: Final = (
+_LIMITED: Final = (
     *("saved_bytes", "peak_bytes", "allocated_peak_bytes", "parameter_bytes"),
     *(f"{phase}_{amount}_bytes" for phase in PHASES for amount in ("payload", "wire")),
 )
@@ -49,7 +48,7 @@ class Checker:
             return refused(settings.scope)
         result = rows.numbers(model, device, settings, it)
         found = coded(result, int(settings.other_memory))
-        if any(found[name] >= FENCE for name in _FENCED):
+        if any(found[name] >= EXACT_LIMIT for name in _LIMITED):
             return refused(settings.scope)
         return found
 
@@ -91,5 +90,5 @@ class Checker:
             return str(error)
         if device is None:
             return ""
-        verdict = fit.verdict(model, device, settings, it)
+        verdict = verdicts.verdict(model, device, settings, it)
         return verdict.reason if verdict.status == "unsupported" else ""

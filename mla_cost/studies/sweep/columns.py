@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, NONE, REASONS, STATUSES
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.results.columns import NAMES, Column
-from mla_cost.studies.sweep.axes import Axis
+from mla_cost.studies.sweep.axes import SweepAxis
 from mla_cost.studies.sweep.grid import Grid
 
 Columns = dict[str, NDArray[Any]]
@@ -34,7 +34,7 @@ def table(grid: Grid, figures: Sequence[Column]) -> Iterator[Column]:
     yield Column("reason", "int8", REASONS)
 
 
-def _axis_column(grid: Grid, axis: Axis) -> Column:
+def _axis_column(grid: Grid, axis: SweepAxis) -> Column:
     if axis.name == "model":
         names = tuple(model.name for model in grid.models)
         return Column("model", "int16", names if len(set(names)) == len(names) else tuple(map(str, axis.values)))
@@ -43,7 +43,7 @@ def _axis_column(grid: Grid, axis: Axis) -> Column:
     return Column(axis.name, "int16", tuple(map(_text, axis.values)))
 
 
-def _is_number(axis: Axis) -> bool:
+def _is_number(axis: SweepAxis) -> bool:
     """Whether a column of ints can hold it; a model without a query latent has one of width 0."""
     if isinstance(axis.values, range):
         return True
@@ -54,7 +54,7 @@ def _text(value: Any) -> str:
     return {None: "null", True: "true", False: "false"}.get(value, str(value))
 
 
-def stored(axis: Axis) -> NDArray[Any]:
+def stored(axis: SweepAxis) -> NDArray[Any]:
     """The values of an axis as its column holds them."""
     if isinstance(axis.values, range):
         return np.arange(axis.values.start, axis.values.stop, axis.values.step, dtype=np.int64)

@@ -22,7 +22,7 @@ from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.dims import OTHERS, QUOTIENTS
 from mla_cost.pricing.resolve import named, refuse_tensor_parallel, usual_sp
-from mla_cost.studies.sweep.axes import COUNTS, Axis
+from mla_cost.studies.sweep.axes import COUNTS, SweepAxis
 
 BOX: Final = 12288  # numeric points: what a box works on should stay in a core's own cache
 LEAST: Final = 1024
@@ -61,17 +61,17 @@ class Box(NamedTuple):
 class Grid:
     """Every point, unpriced."""
 
-    def __init__(self, settings: PlanSettings, axes: Sequence[Axis]) -> None:
+    def __init__(self, settings: PlanSettings, axes: Sequence[SweepAxis]) -> None:
         self._require(settings)
         self.settings = settings
         self.axes = tuple(axes)
         given = {axis.name: axis for axis in axes}
         self.devices = _devices(settings, given.pop("device", None))
-        form = given.pop("form", None) or Axis("form", settings.form)
+        form = given.pop("form", None) or SweepAxis("form", settings.form)
         numbers = [axis for axis in given.values() if self.is_number(axis)]
-        self.numbers: tuple[Axis, ...] = tuple(numbers)
+        self.numbers: tuple[SweepAxis, ...] = tuple(numbers)
         rest = [axis for axis in given.values() if axis not in numbers]
-        self.choices: tuple[Axis, ...] = _in_order(axes, [*rest, form])
+        self.choices: tuple[SweepAxis, ...] = _in_order(axes, [*rest, form])
         for name in form.values:
             named("form", name, FORMS)
         models = next((axis.values for axis in given.values() if axis.name == "model"), (settings.model,))
@@ -88,7 +88,7 @@ class Grid:
     def _require(settings: PlanSettings) -> None:
         refuse_tensor_parallel(settings)
 
-    def _shares(self, axes: Sequence[Axis]) -> bool:
+    def _shares(self, axes: Sequence[SweepAxis]) -> bool:
         """Whether each point has the sp of its own heads and sequence; where all have the same, the settings get it."""
         if "sp" in self.settings.model_fields_set or any(axis.name == "sp" for axis in axes):
             return False
@@ -101,7 +101,7 @@ class Grid:
         return False
 
     @staticmethod
-    def is_number(axis: Axis) -> bool:
+    def is_number(axis: SweepAxis) -> bool:
         """Whether an axis is a number that points of one box may differ in; names of models give such numbers."""
         return axis.name == "model" or axis.name in COUNTS["attention"] or axis.name.startswith("dims.")
 
@@ -251,7 +251,7 @@ class ModelGrid(Grid):
             raise InputError("a model's own MLPs run", field="idle_mlp", value=settings.idle_mlp, allowed="0")
 
     @staticmethod
-    def is_number(axis: Axis) -> bool:
+    def is_number(axis: SweepAxis) -> bool:
         """Whether an axis is a number that points of one box may differ in."""
         return axis.name in COUNTS["model"]
 
@@ -265,14 +265,14 @@ class ModelGrid(Grid):
         return choice, taken, self.model(choice), device
 
 
-def _devices(settings: PlanSettings, axis: Axis | None) -> tuple[DeviceConfig | None, ...]:
+def _devices(settings: PlanSettings, axis: SweepAxis | None) -> tuple[DeviceConfig | None, ...]:
     """Each device once, whatever names it was asked for by."""
     names: Sequence[Any] = (settings.device or (None,)) if axis is None else axis.values
     found = [None if name in {None, "none"} else catalog.device(name) for name in names]
     return tuple({device and device.name: device for device in found}.values())
 
 
-def _in_order(axes: Sequence[Axis], choices: Sequence[Axis]) -> tuple[Axis, ...]:
+def _in_order(axes: Sequence[SweepAxis], choices: Sequence[SweepAxis]) -> tuple[SweepAxis, ...]:
     """As the user gave them; what was not given comes first."""
     order = [axis.name for axis in axes]
     return tuple(sorted(choices, key=lambda axis: order.index(axis.name) if axis.name in order else -1))

@@ -18,7 +18,7 @@ from mla_cost.batch.codes import ILLEGAL
 from mla_cost.errors import InputError
 from mla_cost.results.columns import Column
 from mla_cost.studies.sweep.columns import without
-from mla_cost.studies.sweep.result import Chunk, Sweep, extra
+from mla_cost.studies.sweep.result import PointRange, Sweep, extra
 
 SUFFIXES: Final = (".csv", ".jsonl", ".parquet")
 PART_ROWS: Final = 1 << 19
@@ -29,7 +29,7 @@ Progress = Callable[[int], None]
 class Sink(Protocol):
     """Where chunks go."""
 
-    def write(self, chunk: Chunk) -> None:
+    def write(self, chunk: PointRange) -> None:
         """Take the next chunk."""
 
     def finish(self) -> None:
@@ -44,13 +44,13 @@ def csv_head(sweep: Sweep) -> str:
     return ",".join(sweep.columns) + "\n"
 
 
-def csv_text(sweep: Sweep, chunk: Chunk) -> str:
+def csv_text(sweep: Sweep, chunk: PointRange) -> str:
     """A chunk as lines of CSV; a number that a row does not have is empty."""
     texts = [_texts(sweep, column, chunk) for column in sweep.table]
     return "".join(f"{','.join(row)}\n" for row in zip(*texts, strict=True))
 
 
-def _texts(sweep: Sweep, column: Column, chunk: Chunk) -> list[str]:
+def _texts(sweep: Sweep, column: Column, chunk: PointRange) -> list[str]:
     if column.name == "reason":
         return [_quoted(text) for text in sweep.reasons(chunk)]
     values = chunk.columns[column.name]
@@ -72,7 +72,7 @@ def _quoted(text: str) -> str:
     return line.getvalue()
 
 
-def json_lines(sweep: Sweep, chunk: Chunk) -> Iterator[str]:
+def json_lines(sweep: Sweep, chunk: PointRange) -> Iterator[str]:
     """A chunk as one JSON object per row, without line ends."""
     for row in sweep.rows(chunk):
         yield json.dumps(row)
@@ -155,8 +155,8 @@ class _Note:
 
     def write(self, **more: Any) -> None:
         """Note how far it is, in one step."""
-        told = {"schema": _SCHEMA, "plan": self.plan, "points": self.points, "answered": self.answered, **more}
-        self.new.write_text(json.dumps(told), encoding="utf-8")
+        reported = {"schema": _SCHEMA, "plan": self.plan, "points": self.points, "answered": self.answered, **more}
+        self.new.write_text(json.dumps(reported), encoding="utf-8")
         os.replace(self.new, self.file)  # noqa: PTH105  (Path.replace says the same)
 
     def drop(self) -> None:
@@ -167,7 +167,7 @@ class _Note:
 def fingerprint(sweep: Sweep) -> str:
     """A digest of everything that decides the rows: settings, axes, and the facts of models and devices."""
     grid = sweep.grid
-    told = [
+    reported = [
         grid.settings.model_dump_json(),
         [[axis.name, repr(axis.values) if isinstance(axis.values, range) else list(axis.values)] for axis in grid.axes],
         [model.model_dump_json() for model in grid.models],
@@ -175,7 +175,7 @@ def fingerprint(sweep: Sweep) -> str:
         [*sweep.columns],
         grid.run,
     ]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(reported).encode()).hexdigest()
 
 
 class _Lines:
@@ -192,7 +192,7 @@ class _Lines:
             self.file.write(csv_head(sweep).encode() if self.csv else b"")
             self._noted()
 
-    def write(self, chunk: Chunk) -> None:
+    def write(self, chunk: PointRange) -> None:
         if self.csv:
             self.file.write(csv_text(self.sweep, chunk).encode())
         else:
@@ -235,7 +235,7 @@ class _Parquet:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir()
 
-    def write(self, chunk: Chunk) -> None:
+    def write(self, chunk: PointRange) -> None:
         self.tables.append(self.sweep.arrow_chunk(chunk))
         self.waiting += len(chunk.columns["status"])
         if self.waiting >= PART_ROWS:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mla_cost.batch.blocks import FIGURES, Asked, Block, block
+from mla_cost.batch.blocks import FIGURES, Block, BlockAsked, block
 from mla_cost.batch.codes import MISSING, NO_PROGRAM, REQUIREMENT, TOO_LARGE
 from mla_cost.batch.matrices import SCRATCH, Ints
 from mla_cost.batch.points import alike, groups
@@ -19,7 +19,7 @@ from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.inputs.config import DeviceConfig
 from mla_cost.language.dims import NESTED, follow
-from mla_cost.language.evaluate import FENCE
+from mla_cost.language.evaluate import EXACT_LIMIT
 from mla_cost.language.program import Form, Kernel, Pair, ProgramError, Scheme, sizes_asked
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.automatic import trained
@@ -34,7 +34,7 @@ _BITS: Final = ("layers", "P", "s", "b", "l", "n", "h", "d_q", "d_c", "k", "r", 
 _GROUPS: Final = ("A", "C")
 
 
-class Figures(NamedTuple):
+class BoxFigures(NamedTuple):
     """What a box costs, before devices: int64 arrays, MISSING where illegal."""
 
     columns: dict[str, Ints]
@@ -48,9 +48,9 @@ class Figures(NamedTuple):
         return *self.columns.values(), self.peak, *self.allocated.values()
 
     def put(self, exact: Block, into: Any) -> None:
-        """The figures of some points, by place; a point with one beyond the fence is refused."""
+        """The figures of some points, by place; a point with one beyond the exact-integer limit is refused."""
         found = (*exact.figures, exact.peak, *exact.allocated)
-        beyond = [np.flatnonzero(amounts >= FENCE) for amounts in found if amounts.max() >= FENCE]
+        beyond = [np.flatnonzero(amounts >= EXACT_LIMIT) for amounts in found if amounts.max() >= EXACT_LIMIT]
         where = np.unique(np.concatenate(beyond)) if beyond else None
         for column, amounts in zip(self._every, found, strict=True):
             if where is not None:
@@ -66,7 +66,7 @@ class Figures(NamedTuple):
             column[into] = MISSING
 
 
-class Pricer:
+class BoxPricer:
     """Prices the boxes of a grid. Holds what boxes share."""
 
     def __init__(self, grid: Grid) -> None:
@@ -80,11 +80,11 @@ class Pricer:
 
     # ---- figures
 
-    def figures(self, choice: Choice, box: Box) -> Figures:
+    def figures(self, choice: Choice, box: Box) -> BoxFigures:
         """Every figure that does not depend on a device's memory, valid until this thread asks for the next."""
         count = box.size
         peak, *columns = SCRATCH.array("figures", (1 + len(FIGURES) + len(self.kinds), count), np.int64)
-        found = Figures(
+        found = BoxFigures(
             dict(zip(FIGURES, columns, strict=False)),
             peak,
             dict(zip(self.kinds, columns[len(FIGURES) :], strict=True)),
@@ -106,7 +106,7 @@ class Pricer:
         return found
 
     def _group(
-        self, choice: Choice, kernel: Kernel, values: dict[str, Any], where: Ints | None, found: Figures
+        self, choice: Choice, kernel: Kernel, values: dict[str, Any], where: Ints | None, found: BoxFigures
     ) -> None:
         """The rows of one structural key, written where they belong."""
         into: Any = slice(None) if where is None else where
@@ -115,7 +115,7 @@ class Pricer:
         if isinstance(key, int):
             found.refuse(into, key)
             return
-        asked = Asked(key, self.kinds, bool(_first(values["layers"]) > 1))
+        asked = BlockAsked(key, self.kinds, bool(_first(values["layers"]) > 1))
         always = {name: float(_first(values[name])) for name in self.grid.constant if name in values}
         try:
             found.put(block(asked, self._programs, always, values, size), into)
@@ -157,7 +157,7 @@ class Pricer:
             return NO_PROGRAM
         return point.key
 
-    def _trained(self, key: Key, values: Mapping[str, Any], into: Any, found: Figures) -> None:
+    def _trained(self, key: Key, values: Mapping[str, Any], into: Any, found: BoxFigures) -> None:
         """Where an implementation of a fused kernel trains these widths, by architecture."""
         for arch in dict.fromkeys(device.arch for device in self.grid.devices if device is not None):
             known = found.trained.setdefault(arch, np.ones(len(found.reason), bool))

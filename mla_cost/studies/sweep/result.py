@@ -22,8 +22,8 @@ from mla_cost.inputs.given import names as names_of
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.scopes import require_scope
 from mla_cost.results.columns import NAMES, Column
-from mla_cost.studies.sweep.attention import Attention
-from mla_cost.studies.sweep.axes import Axis, axes_of, expand, is_glob
+from mla_cost.studies.sweep.attention import AttentionSweep
+from mla_cost.studies.sweep.axes import SweepAxis, axes_of, expand, is_glob
 from mla_cost.studies.sweep.columns import Columns, stored, table, without
 from mla_cost.studies.sweep.grid import Box, Choice, Grid, ModelGrid
 from mla_cost.studies.sweep.stages import Stages
@@ -40,7 +40,7 @@ _WANTED: Final = "a number, a name, or a list of them"
 SAMPLE: Final = 8  # points of every run that the int evaluator prices again
 
 
-class Chunk(NamedTuple):
+class PointRange(NamedTuple):
     """Consecutive points, from `start`."""
 
     start: int
@@ -79,7 +79,7 @@ class Sweep:
     Rows are in a fixed order: choices such as form and kernel vary slowest, then numbers, then devices.
     """
 
-    def __init__(self, settings: PlanSettings, axes: Sequence[Axis]) -> None:
+    def __init__(self, settings: PlanSettings, axes: Sequence[SweepAxis]) -> None:
         self.grid: Grid
         self.scope: Scope
         if settings.scope == "model":
@@ -87,7 +87,7 @@ class Sweep:
             self.scope = Stages(grid)
         else:
             self.grid = Grid(settings, axes)
-            self.scope = Attention(self.grid)
+            self.scope = AttentionSweep(self.grid)
         self.table = tuple(table(self.grid, self.scope.figures))
 
     def __len__(self) -> int:
@@ -135,7 +135,7 @@ class Sweep:
         own = self.scope.compiles and self.grid.num_choices >= 2 * workers
         return self.grid.boxes_per_choice if own else 1
 
-    def chunks(self, start: int = 0) -> Iterator[Chunk]:
+    def chunks(self, start: int = 0) -> Iterator[PointRange]:
         """The points in order, a bounded number at a time. start: a point at which a chunk starts."""
         self._require_point("start", start)
         size = len(self.grid.devices)
@@ -144,9 +144,9 @@ class Sweep:
             choice, box = self._task(number)
             columns = self._empty(box.size * size)
             self._fill(choice, box, columns)
-            yield self._checked(Chunk((choice.number * self.grid.num_numbers + box.start) * size, columns), sample)
+            yield self._checked(PointRange((choice.number * self.grid.num_numbers + box.start) * size, columns), sample)
 
-    def _checked(self, chunk: Chunk, sample: Sequence[int]) -> Chunk:
+    def _checked(self, chunk: PointRange, sample: Sequence[int]) -> PointRange:
         count = len(chunk.columns["status"])
         for index in sample:
             if chunk.start <= index < chunk.start + count:
@@ -199,7 +199,7 @@ class Sweep:
 
     # ---- rows
 
-    def rows(self, chunk: Chunk) -> Iterator[dict[str, Any]]:
+    def rows(self, chunk: PointRange) -> Iterator[dict[str, Any]]:
         """The rows of a chunk: names as text, None for a number that a row does not have, refusals in a sentence."""
         readable = [self.readable(column, chunk.columns[column.name]) for column in self.table]
         names = self.columns
@@ -239,7 +239,7 @@ class Sweep:
         columns = self._empty(len(self.grid.devices))
         self._fill(self.grid.choice(choice), one, columns)
         start = number * len(self.grid.devices)
-        return list(self.rows(Chunk(start, columns)))[index - start]
+        return list(self.rows(PointRange(start, columns)))[index - start]
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         self._require_point("index", index)
@@ -255,14 +255,14 @@ class Sweep:
         found = self.to_numpy()
         return arrow.table({c.name: self._arrow_column(arrow, c, found) for c in self.table})
 
-    def arrow_chunk(self, chunk: Chunk) -> pa.Table:
+    def arrow_chunk(self, chunk: PointRange) -> pa.Table:
         """A chunk as a pyarrow table."""
         arrow = extra("pyarrow", "arrow")
         return arrow.table({c.name: self._arrow_column(arrow, c, chunk.columns, chunk.start) for c in self.table})
 
     def _arrow_column(self, arrow: Any, column: Column, found: Columns, start: int = 0) -> Any:
         if column.name == "reason":
-            return arrow.array(self.reasons(Chunk(start, found)), arrow.string())
+            return arrow.array(self.reasons(PointRange(start, found)), arrow.string())
         values = found[column.name]
         if column.names is not None:
             indices = arrow.array(values.astype(np.int32))
@@ -279,7 +279,7 @@ class Sweep:
 
     def _pandas_column(self, pandas: Any, column: Column, found: Columns) -> Any:
         if column.name == "reason":
-            return self.reasons(Chunk(0, found))
+            return self.reasons(PointRange(0, found))
         values = found[column.name]
         if column.names is not None:
             return pandas.Categorical.from_codes(values, column.names)
@@ -296,7 +296,7 @@ class Sweep:
 
     def _polars_column(self, polars: Any, column: Column, found: Columns) -> Any:
         if column.name == "reason":
-            return polars.Series(column.name, self.reasons(Chunk(0, found)), dtype=polars.String)
+            return polars.Series(column.name, self.reasons(PointRange(0, found)), dtype=polars.String)
         values = found[column.name]
         if column.names is not None:
             codes = polars.Series(column.name, values.astype(np.uint32))
@@ -306,7 +306,7 @@ class Sweep:
         series = polars.Series(column.name, values)
         return series if missing is None else series.set(polars.Series(missing), None)
 
-    def reasons(self, chunk: Chunk) -> list[str]:
+    def reasons(self, chunk: PointRange) -> list[str]:
         """The reason of every row of a chunk; empty where a row is not refused."""
         codes = chunk.columns["reason"]
         texts = [""] * len(codes)
@@ -353,7 +353,7 @@ class Sweep:
             )
 
     def _ordered(
-        self, chunk: Chunk, keys: Sequence[str], each: Sequence[str], where: Where
+        self, chunk: PointRange, keys: Sequence[str], each: Sequence[str], where: Where
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         kept = self._kept(chunk, where)
         groups = np.stack([self._column(chunk, name)[kept] for name in each] or [np.zeros(len(kept), np.int64)])
@@ -372,7 +372,7 @@ class Sweep:
             best = _frontier(best, pairs[0], pairs[1], kept + chunk.start)
         return [self.row(index) for _, _, index in best]
 
-    def _kept(self, chunk: Chunk, where: Where) -> NDArray[Any]:
+    def _kept(self, chunk: PointRange, where: Where) -> NDArray[Any]:
         mask = chunk.columns["status"] != ILLEGAL
         if callable(where) and not isinstance(where, type):
             mask &= _mask(where(chunk.columns), len(mask))
@@ -385,7 +385,7 @@ class Sweep:
             mask &= _matching(chunk.columns, self.table, where)
         return np.flatnonzero(mask)
 
-    def _column(self, chunk: Chunk, name: str) -> NDArray[Any]:
+    def _column(self, chunk: PointRange, name: str) -> NDArray[Any]:
         return chunk.columns[name]
 
 

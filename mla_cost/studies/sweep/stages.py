@@ -25,7 +25,7 @@ class Stages:
 
     def __init__(self, grid: ModelGrid) -> None:
         self.grid = grid
-        self._told: dict[tuple[int, int], Composed] = {}
+        self._reported: dict[tuple[int, int], Composed] = {}
         for device in grid.devices:
             if device is not None:
                 check_reserve(grid.model(grid.choice(0)), device, grid.choice(0).settings)

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 import torch
 
 from mla_cost.checks.reference import DIMS, Recording, Spec, initialise, make_block, record
-from mla_cost.checks.reference.allocator import Allocated, Workspace, record_allocator
+from mla_cost.checks.reference.allocator import Allocated, CallWorkspace, record_allocator
 
 # fp32: bf16 matrix products bring workspaces of their own. Composite norms: a stand-in's inside is not a kernel's.
 CELL = Spec(dims=DIMS["tiny"], seq_len=128, sp=1, dtype="fp32", norm="composite")
@@ -29,7 +29,7 @@ def both(spec: Spec) -> tuple[Recording, Allocated]:
     return recording, record_allocator(block, [x], {storage.op for storage in recording.storages})
 
 
-def softmax_workspaces(spec: Spec) -> list[Workspace]:
+def softmax_workspaces(spec: Spec) -> list[CallWorkspace]:
     return [workspace for workspace in both(spec)[1].workspaces if "softmax" in workspace.op]
 
 
@@ -41,7 +41,7 @@ def test_explicit_peaks_where_the_recorder_says() -> None:
 
 def test_absorbed_softmax_backward_copies_its_strided_gradient() -> None:
     recording, allocated = both(replace(CELL, form="absorbed"))
-    assert softmax_workspaces(replace(CELL, form="absorbed")) == [Workspace("_softmax_backward_data", SQUARE)]
+    assert softmax_workspaces(replace(CELL, form="absorbed")) == [CallWorkspace("_softmax_backward_data", SQUARE)]
     at_softmax = [e for e in recording.events if e.op == "_softmax_backward_data" and e.kind == "alloc"]
     (event,) = at_softmax
     assert allocated.peak_bytes == event.live_bytes_with_parameter_gradients + SQUARE
@@ -70,7 +70,7 @@ def test_timelines_differ_only_by_workspace_and_sums_in_place(form: str) -> None
 )
 def test_the_order_of_letters_decides_who_copies(form: str, layout: str, workspaces: list[str]) -> None:
     found = softmax_workspaces(replace(CELL, form=form, attention_layout=layout))
-    assert found == [Workspace(op, SQUARE) for op in workspaces]
+    assert found == [CallWorkspace(op, SQUARE) for op in workspaces]
 
 
 def test_without_the_avoidable_copy_there_is_no_workspace() -> None:

@@ -15,25 +15,25 @@ from mla_cost.checks.reference import DIMS, Spec, initialise
 from mla_cost.checks.reference.fake import run_stage
 from mla_cost.checks.reference.layer import MtpInput
 from mla_cost.checks.reference.norm import EPSILON
-from mla_cost.checks.reference.pipeline import Chunk, Pipeline, passes
+from mla_cost.checks.reference.pipeline import ChunkModule, PipelineSpec, passes
 from mla_cost.checks.reference.pipeline_ranks import PipelineRun, run_alone, run_pipelines
 
 TINY = Spec(
     layer="moe", dims=DIMS["tiny"], seq_len=16, sp=1, micro_batch=2, dtype="fp32", mask="tensor", ffn=48, vocab=40,
     experts=8, experts_per_token=2, expert_ffn=16, shared_ffn=32,
 )  # fmt: skip
-TWO_STAGES = Pipeline(TINY, (("embedding", "dense"), ("moe", "mtp_moe", "head")), 2, 3)
-INTERLEAVED = Pipeline(
+TWO_STAGES = PipelineSpec(TINY, (("embedding", "dense"), ("moe", "mtp_moe", "head")), 2, 3)
+INTERLEAVED = PipelineSpec(
     replace(TINY, remat="full"),
     (("embedding", "dense"), ("dense", "moe"), ("moe",), ("moe", "mtp_moe", "mtp_dense", "head")),
     2,
     4,
 )
-THREE_STAGES = Pipeline(TINY, (("embedding",), ("dense",), ("moe", "head")), 3, 5)
+THREE_STAGES = PipelineSpec(TINY, (("embedding",), ("dense",), ("moe", "head")), 3, 5)
 HIDDEN = 16 * 2 * 32 * 4  # bytes of a micro-batch's hidden states
 
 
-def order(pipeline: Pipeline, stage: int) -> str:
+def order(pipeline: PipelineSpec, stage: int) -> str:
     """The passes in short: F or B, the chunk as a letter, the micro-batch."""
     return " ".join(f"{'BF'[at.forward]}{'ab'[at.chunk]}{at.micro_batch}" for at in passes(pipeline, stage))
 
@@ -52,14 +52,14 @@ def test_interleaved() -> None:
 
 
 @pytest.fixture(scope="module")
-def runs() -> dict[Pipeline, PipelineRun]:
+def runs() -> dict[PipelineSpec, PipelineRun]:
     asked = [TWO_STAGES, INTERLEAVED, THREE_STAGES]
     return dict(zip(asked, run_pipelines(asked), strict=True))
 
 
 @pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("pipeline", [TWO_STAGES, INTERLEAVED, THREE_STAGES], ids=["two", "interleaved", "three"])
-def test_ranks_find_what_one_process_finds(pipeline: Pipeline, runs: dict[Pipeline, PipelineRun]) -> None:
+def test_ranks_find_what_one_process_finds(pipeline: PipelineSpec, runs: dict[PipelineSpec, PipelineRun]) -> None:
     """Bit for bit: the same ops in the same order, micro-batches added up in the same order."""
     found, alone = runs[pipeline], run_alone(pipeline)
     assert found.gradients.keys() == alone.gradients.keys()
@@ -99,7 +99,7 @@ def test_a_modules_input_is_two_norms_joined_and_projected() -> None:
 
 
 def test_a_module_predicts_one_token_further_with_the_models_head() -> None:
-    chunk = Chunk(replace(TINY, layer="dense"), ("mtp_dense", "head"))
+    chunk = ChunkModule(replace(TINY, layer="dense"), ("mtp_dense", "head"))
     with torch.no_grad():
         initialise(chunk)
     head, (module,) = chunk.head, chunk._ahead

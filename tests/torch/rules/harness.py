@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import pytest
 
-from mla_cost.language.dims import Facts, facts_of
+from mla_cost.language.dims import Predicates, predicates_of
 from mla_cost.language.machine import Allocation, Machine, Tensor, Timeline
 from mla_cost.language.rules.elementwise import multiply
 
@@ -116,9 +116,9 @@ def turned(machine: Machine, tensor: Tensor, order: Sequence[int]) -> Tensor:
     return view
 
 
-def run_rules(case: Rules, operands: Sequence[Operand], layout: Layout, facts: Facts, dtype: str) -> Timeline:
+def run_rules(case: Rules, operands: Sequence[Operand], layout: Layout, predicates: Predicates, dtype: str) -> Timeline:
     """Forward and backward of the rules, in the surround of the recorder."""
-    machine = Machine(facts, dtype)
+    machine = Machine(predicates, dtype)
     orders = [permutation(order, len(o.names)) for order, o in zip(layout.operands, operands, strict=True)]
     leaves = [_machine_leaf(machine, operand, order) for operand, order in zip(operands, orders, strict=True)]
     machine.op = "case"
@@ -168,15 +168,15 @@ def as_list(result: Any) -> list[Any]:
 class Sizes:
     """Turns the names of dims into numbers: `size("s b n k+r")` is a shape, `size.n` a number."""
 
-    def __init__(self, facts: Facts, base: Values) -> None:
-        self._facts = facts
+    def __init__(self, predicates: Predicates, base: Values) -> None:
+        self._predicates = predicates
         self._base = base
 
     def __call__(self, dims: str) -> tuple[int, ...]:
-        return tuple(self._facts.size(name).at(self._base) for name in dims.split())
+        return tuple(self._predicates.size(name).at(self._base) for name in dims.split())
 
     def __getattr__(self, name: str) -> int:
-        return self._facts.size(name).at(self._base)
+        return self._predicates.size(name).at(self._base)
 
 
 def run_torch(case: Any, operands: Sequence[Operand], layout: Layout, size: Sizes, dtype: str, tables: Any = ()) -> Any:
@@ -307,20 +307,20 @@ def check(
 
     torch_case(size, *operands, *tables) and rules_case(machine, *operands) return one output or several.
     """
-    facts = facts_of(base, heads_divided)
-    size = Sizes(facts, base)
+    predicates = predicates_of(base, heads_divided)
+    size = Sizes(predicates, base)
     for layout in tried(operands):
         theirs = run_torch(torch_case, operands, layout, size, dtype, tables)
-        ours = run_rules(rules_case, operands, layout, facts, dtype)
+        ours = run_rules(rules_case, operands, layout, predicates, dtype)
         assert_same(ours, theirs, base, layout)
 
 
-def assert_same(ours: Timeline, theirs: Any, base: Values, told: object = "") -> None:
+def assert_same(ours: Timeline, theirs: Any, base: Values, reported: object = "") -> None:
     """Assert that a timeline and a recording have the same storages, events, saves and collectives."""
     same = events_of_rules(ours, base) == events_of_torch(theirs)
     same = same and saved_by_rules(ours, base) == saved_by_torch(theirs)
     if not same:  # telling the story takes longer than the comparison
-        story = f"{told}\nrules: {_story_of_rules(ours, base)}\ntorch: {_story_of_torch(theirs)}"
+        story = f"{reported}\nrules: {_story_of_rules(ours, base)}\ntorch: {_story_of_torch(theirs)}"
         assert events_of_rules(ours, base) == events_of_torch(theirs), story
         assert saved_by_rules(ours, base) == saved_by_torch(theirs), story
     check_collectives(ours, theirs, base)

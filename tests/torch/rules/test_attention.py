@@ -23,7 +23,7 @@ STYLES = [
 
 def run_kernel(machine, name, settings, query, key, value):
     """The kernel's own text on this machine."""
-    run = cost._Run(cost.Key("explicit", "ulysses", name, machine.facts, machine.dtype, **settings))
+    run = cost._Run(cost.Key("explicit", "ulysses", name, machine.predicates, machine.dtype, **settings))
     run.machine = machine
     piece = KERNELS[name].piece(len(key.axes) == 3, settings.get("attention_layout", "sbnd"))
     return run._call(piece, [query, key, value])[0]

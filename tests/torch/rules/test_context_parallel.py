@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from mla_cost.language.dims import base_values, facts_of
+from mla_cost.language.dims import base_values, predicates_of
 from mla_cost.language.machine import Machine, Tensor
 from mla_cost.language.rules.context_parallel import gathered_attention, ring_attention
 
@@ -20,7 +20,7 @@ KV = K + O
 
 
 def run(attention) -> tuple[Machine, Tensor]:
-    on = Machine(facts_of(BASE, heads_divided=False), "bf16")
+    on = Machine(predicates_of(BASE, heads_divided=False), "bf16")
     widths = (("q", "k+r"), ("key", "k+r"), ("value", "v"))
     given = [on.input(name, ("s", "b", "n", width)) for name, width in widths]
     y = attention(on, "o", *given)

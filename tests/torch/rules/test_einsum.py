@@ -98,10 +98,10 @@ def test_a_value_that_is_a_part_of_the_key(base):
 
 
 def test_letters_that_do_not_fit_are_named():
-    from mla_cost.language.dims import Facts
+    from mla_cost.language.dims import Predicates
     from mla_cost.language.machine import Machine
 
-    machine = Machine(Facts(), "bf16")
+    machine = Machine(Predicates(), "bf16")
     q, key = machine.new("q", ("S", "b", "l", "k")), machine.new("key", ("S", "b", "v"))
     for equation, words in {
         "sbnd,tbnd->bnst": "'tbnd' names 4 axes, key has [S b v]",

@@ -8,7 +8,7 @@ import pytest
 
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
-from mla_cost.language.dims import facts_of
+from mla_cost.language.dims import predicates_of
 from mla_cost.pricing.compile import Key, timeline
 from tests.torch.rules.harness import assert_same, spelled, torch, values
 
@@ -18,8 +18,8 @@ USUAL_SCHEME = {"explicit": "ulysses", "absorbed": "latent-gather", "laga": "lat
 def block(form: str, base: dict[str, int], kernel: str = "eager", scheme: str = "", **settings: Any) -> Any:
     """The timeline of one block."""
     scheme = scheme or USUAL_SCHEME[form]
-    facts = facts_of(base, SCHEMES[scheme].divides_heads)
-    return timeline(Key(form, scheme, kernel, facts, "bf16", **settings))
+    predicates = predicates_of(base, SCHEMES[scheme].divides_heads)
+    return timeline(Key(form, scheme, kernel, predicates, "bf16", **settings))
 
 
 # ---- the absorbed form's copy of the probabilities

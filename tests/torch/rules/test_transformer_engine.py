@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from mla_cost.language.dims import facts_of
+from mla_cost.language.dims import predicates_of
 from mla_cost.language.machine import Machine, Tensor
 from mla_cost.language.rules import transformer_engine as te
 from mla_cost.language.rules.split import cut_up
@@ -53,7 +53,7 @@ POSITIONS = BASE["u"] * BASE["b"]
 
 
 def machine(base: dict[str, int] = BASE) -> Machine:
-    return Machine(facts_of(base, heads_divided=False), "bf16")
+    return Machine(predicates_of(base, heads_divided=False), "bf16")
 
 
 def finish(on: Machine, outputs: Sequence[Tensor]) -> None:
@@ -102,7 +102,7 @@ def test_a_linear_keeps_its_own_shard_and_makes_no_weight_gradient(linear, dims,
     assert kept(on) == expected
     backward(on, y)
     assert weight_gradients(on) == []
-    assert [item.name for item in on.timeline.standing].count(te.STAND_IN) == 1
+    assert [item.name for item in on.timeline.persistent].count(te.STAND_IN) == 1
 
 
 def test_a_column_linear_gathers_in_forward_and_again_in_backward():
@@ -132,7 +132,7 @@ def test_the_heads_gather_uses_a_buffer_that_stands():
     on = machine()
     y = te.head_linear(on, "y", on.input("x", ("u", "b", "h")), on.parameter("W", ("V", "h")))
     assert [a.label for a in on.timeline.allocations] == ["x", "y"]
-    buffers = [item for item in on.timeline.standing if item.name == te.GATHER_BUFFER]
+    buffers = [item for item in on.timeline.persistent if item.name == te.GATHER_BUFFER]
     assert [(item.outer, item.inner) for item in buffers] == [(("s", "b"), ("h",))]
     backward(on, y)
     assert [kind for _, kind, _, _ in moved(on)] == ["all_gather", "all_gather", "reduce_scatter"]

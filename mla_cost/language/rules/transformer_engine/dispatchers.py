@@ -20,12 +20,12 @@ def rows_to_experts(machine: Machine, label: str, rows: Tensor) -> Tensor:
 def rows_from_experts(machine: Machine, label: str, rows: Tensor) -> Tensor:
     """Rows of this rank's experts [R ..] back to their tokens [u b K ..], by all-to-all; nothing is kept."""
     tail = rows.dims[1:]
-    return _sent(machine, label, rows, (machine.facts.rows, "b", "K", *tail), tail)
+    return _sent(machine, label, rows, (machine.predicates.rows, "b", "K", *tail), tail)
 
 
 def _sent(machine: Machine, label: str, rows: Tensor, dims: Dims, tail: Dims) -> Tensor:
     """Nothing where one rank holds all experts: Megatron's all-to-all then returns its input."""
-    if not machine.facts.experts_divided:
+    if not machine.predicates.experts_divided:
         return rows
     result = machine.new(label, dims, rows.dtype)
     recorded(machine, "all_to_all", EXPERTS, label, rows.dims, rows.dtype, (to_each(rows.dims), *tail))
@@ -66,7 +66,7 @@ def deepep_dispatch(machine: Machine, label: str, tokens: Tensor, weights: Tenso
 @op("combine", "deepep")
 def deepep_combine(machine: Machine, label: str, tokens: Tensor) -> Tensor:
     """Tokens [D h] back to where they came from, summed: [u b h]. M: transformer/moe/fused_a2a.py, FusedCombine."""
-    result = machine.new(label, (machine.facts.rows, "b", tokens.dims[-1]), tokens.dtype)
+    result = machine.new(label, (machine.predicates.rows, "b", tokens.dims[-1]), tokens.dtype)
     _tokens_cross(machine, label, tokens.dims, tokens.dtype)
     name, dims, dtype = tokens.label, tokens.dims, tokens.dtype
 
@@ -118,7 +118,7 @@ def hybridep_combine(machine: Machine, label: str, rows: Tensor, handle: list[Te
 
     M: transformer/moe/fused_a2a.py, HybridEPCombine.
     """
-    result = machine.new(label, (machine.facts.rows, "b", rows.dims[-1]), rows.dtype)
+    result = machine.new(label, (machine.predicates.rows, "b", rows.dims[-1]), rows.dtype)
     _tokens_cross(machine, label, ("D", rows.dims[-1]), rows.dtype)
     made = (f"gradient of {rows.label}", rows.dims, rows.dtype)
 

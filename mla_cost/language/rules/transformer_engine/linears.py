@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from mla_cost.language.dims import rank_share
-from mla_cost.language.machine import Gradients, Machine, Standing, Tensor
+from mla_cost.language.machine import Gradients, Machine, PersistentBuffer, Tensor
 from mla_cost.language.ops import op
 from mla_cost.language.rules.exchange import TENSOR, recorded
 from mla_cost.language.rules.split import contiguous
@@ -83,7 +83,7 @@ def row_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> 
         gradient = gradients[0]
         assert gradient is not None
         whole = gather_rows(machine, f"gradient of {label}", gradient.dims, gradient.dtype)
-        return [product.backward(whole if machine.facts.rows_divided else gradient)]
+        return [product.backward(whole if machine.predicates.rows_divided else gradient)]
 
     machine.attach([result], [tensor], backward, saved=[tensor, weight])
     return result
@@ -108,7 +108,7 @@ def joined_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) 
     M: transformer/multi_token_prediction.py:1342-1358. [u b h+h] to [u b h]; only the input is kept.
     """
     columns = column_linear(machine, f"{label} columns", tensor, weight)
-    if not machine.facts.rows_divided:
+    if not machine.predicates.rows_divided:
         return _renamed(machine, label, columns)
     whole: Dims = (*columns.dims[:-1], "h")
     shard: Dims = tuple("u" if dim == "s" else dim for dim in whole)
@@ -137,7 +137,7 @@ def grouped_rows(machine: Machine, label: str, rows: Tensor, weight: Tensor) -> 
     """
     outer = weight.dims[1]
     result = machine.new(label, (*rows.dims[:-1], outer), rows.dtype)
-    count = machine.facts.elements((*rows.dims, outer)) * 2
+    count = machine.predicates.elements((*rows.dims, outer)) * 2
     machine.flops(count)
     _stands(machine, (outer,), (weight.dims[2],), weight.dtype)
     made = (f"gradient of {rows.label}", rows.dims, rows.dtype)
@@ -170,17 +170,19 @@ class _Product:
         self.dims = tensor.dims
         self.dtype = tensor.dtype
         self.outer, self.inner = _sides(tensor, weight)
-        self.gathers = gathers and machine.facts.rows_divided
+        self.gathers = gathers and machine.predicates.rows_divided
         self.buffered = buffered
         self.whole = whole_dims(self.dims) if self.gathers else self.dims
         _stands(machine, self.outer, self.inner, weight.dtype)
         if buffered and self.gathers:
-            machine.timeline.standing.append(Standing(GATHER_BUFFER, self.whole[:-1], self.whole[-1:], self.dtype))
+            machine.timeline.persistent.append(
+                PersistentBuffer(GATHER_BUFFER, self.whole[:-1], self.whole[-1:], self.dtype)
+            )
 
     def _run(self, times: int) -> None:
         """Count the product so many times; what other tp ranks run as well, or rows that pad, no maths asks for."""
-        needed = rank_share(self.machine.facts, self.whole, self.outer)
-        every = self.machine.facts.elements((*self.whole, *self.outer)) * 2
+        needed = rank_share(self.machine.predicates, self.whole, self.outer)
+        every = self.machine.predicates.elements((*self.whole, *self.outer)) * 2
         self.machine.flops(needed * times, (every - needed) * times)
 
     def _operand(self) -> Tensor | None:
@@ -225,12 +227,12 @@ def _sides(tensor: Tensor, weight: Tensor) -> tuple[Dims, Dims]:
 
 
 def _stands(machine: Machine, outer: Dims, inner: Dims, dtype: str) -> None:
-    machine.timeline.standing.append(Standing(STAND_IN, outer, inner, dtype))
+    machine.timeline.persistent.append(PersistentBuffer(STAND_IN, outer, inner, dtype))
 
 
 def _renamed(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """The same elements under the name of the whole width, where one rank holds all of it."""
-    view = machine.view(tensor, machine.facts.row_major((*tensor.dims[:-1], "h")))
+    view = machine.view(tensor, machine.predicates.row_major((*tensor.dims[:-1], "h")))
     view.label = label
     dims = tensor.dims
     machine.attach([view], [tensor], lambda gradients: [_as(machine, gradients[0], dims)])
@@ -239,4 +241,4 @@ def _renamed(machine: Machine, label: str, tensor: Tensor) -> Tensor:
 
 def _as(machine: Machine, gradient: Tensor | None, dims: Dims) -> Tensor:
     assert gradient is not None
-    return machine.view(gradient, machine.facts.row_major(dims))
+    return machine.view(gradient, machine.predicates.row_major(dims))

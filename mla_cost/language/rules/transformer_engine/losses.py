@@ -71,6 +71,6 @@ def _reduced(machine: Machine, label: str, logits: Tensor) -> None:
     """Three fp32 numbers per position are gathered over the ranks that divide the vocabulary."""
     rows = logits.dims[:-1]
     losses = machine.new(f"{label} per position", rows, "fp32")
-    if machine.facts.rows_divided:
+    if machine.predicates.rows_divided:
         recorded(machine, "all_gather", TENSOR, f"statistics of {logits.label}", (*rows, "3"), "fp32", (*rows, "3"))
     del losses

@@ -19,7 +19,7 @@ def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tenso
     """
     rows = hidden.dims[:-1]
     logits = machine.new(f"{label} logits", (*rows, "e"), "fp32")
-    count = machine.facts.elements((*hidden.dims, "e")) * 2
+    count = machine.predicates.elements((*hidden.dims, "e")) * 2
     machine.flops(count)
     kept = [machine.new(f"{label} {what}", (*rows, "e"), "fp32") for what in ("scores", "scores for the loss")]
     kept += [machine.new(f"{label} {what}", (*rows, "K"), to) for what, to in (("choice", "int64"), ("chosen", "fp32"))]
@@ -93,7 +93,7 @@ def sort_rows(machine: Machine, label: str, given: list[Tensor]) -> list[Tensor]
     Nothing where a rank has one expert (M: transformer/moe/token_dispatcher.py:755, 802). T: permutation.py:1250;
     triton/permutation.py:381.
     """
-    if machine.facts.is_one("c"):
+    if machine.predicates.is_one("c"):
         return given
     results = [machine.copy(tensor, tensor.label) for tensor in given]
     row_map = machine.new(f"{label} order", given[0].dims[:-1], "int32")
@@ -113,7 +113,7 @@ def sum_in_fp32(machine: Machine, label: str, rows: Tensor) -> Tensor:
 
     Nothing where no rank shares an expert. Nothing is kept. M: transformer/moe/token_dispatcher.py:823-833.
     """
-    if not machine.facts.experts_split:
+    if not machine.predicates.experts_split:
         return rows
     dtype = rows.dtype
     wide = _cast(machine, f"{label} in fp32", rows, "fp32")

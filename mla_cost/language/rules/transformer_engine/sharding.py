@@ -12,7 +12,7 @@ Dims = tuple[str, ...]
 
 def gather_rows(machine: Machine, label: str, dims: Dims, dtype: str) -> Tensor | None:
     """All ranks' positions of a tensor with these dims; None where nothing divides them."""
-    if not machine.facts.rows_divided:
+    if not machine.predicates.rows_divided:
         return None
     found = machine.new(f"{label} gathered", whole_dims(dims), dtype)
     recorded(machine, "all_gather", TENSOR, label, dims, dtype, dims)
@@ -21,7 +21,7 @@ def gather_rows(machine: Machine, label: str, dims: Dims, dtype: str) -> Tensor 
 
 def scatter_rows(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """The sum over tp ranks, this rank's positions."""
-    if not machine.facts.rows_divided:
+    if not machine.predicates.rows_divided:
         return tensor
     dims = tuple("u" if dim == "s" else dim for dim in tensor.dims)
     found = machine.new(label, dims, tensor.dtype)

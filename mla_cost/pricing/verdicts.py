@@ -13,7 +13,7 @@ from mla_cost.language.program import ProgramError
 from mla_cost.language.workspace import SOFTMAX
 from mla_cost.mesh.degrees import sends_to
 from mla_cost.pricing.automatic import Training, head_widths, trained, training_kernels
-from mla_cost.pricing.block import Figures, figures
+from mla_cost.pricing.block import BlockFigures, figures
 from mla_cost.pricing.compile import saved
 from mla_cost.pricing.resolve import Illegal, Point, resolve
 from mla_cost.pricing.usable import STATUSES, Reserved, reserve, status
@@ -27,7 +27,7 @@ class Groups(NamedTuple):
     further: Mapping[str, int] = {}
 
 
-def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it: Figures) -> Verdict:
+def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it: BlockFigures) -> Verdict:
     """Compare the allocated peak of a stack of blocks and other memory with visible memory less the reserve."""
     options = fused_options(model, device, it.point.form, settings)
     what = ("one block", "fits") if it.layers == 1 else (f"{it.layers} blocks", "fit")
@@ -213,9 +213,9 @@ def fused_way_out(model: ModelConfig, device: DeviceConfig, form: str, settings:
             it = figures(resolve(model, form, asked), device.family, settings.layers)
         except Illegal:
             continue
-        told = verdict(model, device, asked, it)
-        if told.status in {"fits", "tight"}:
-            return f"on {device.name} with --kernel {option.kernel}: {told.reason}"
+        reported = verdict(model, device, asked, it)
+        if reported.status in {"fits", "tight"}:
+            return f"on {device.name} with --kernel {option.kernel}: {reported.reason}"
     return ""
 
 

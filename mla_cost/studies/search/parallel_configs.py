@@ -19,7 +19,7 @@ from mla_cost.mesh.placement import even_layout
 from mla_cost.mesh.schedule import idle
 from mla_cost.pricing.whole_model import parallel_of, state_settings
 from mla_cost.studies.longest.bounds import divisors
-from mla_cost.studies.search.options import Question
+from mla_cost.studies.search.options import SearchQuestion
 from mla_cost.studies.search.records import Ruled
 from mla_cost.weights.states import shape_of
 
@@ -27,7 +27,7 @@ _Unit = Literal["layouts", "batches", "candidates"]
 _NOTHING = Shape(heads=0, num_layers=0)  # what degrees have to divide where a rule is not about it
 
 
-class Place(NamedTuple):
+class ParallelConfig(NamedTuple):
     """Degrees, the stages' layers (None: as many each) and the micro-batches that make the global batch."""
 
     tp: int
@@ -86,12 +86,12 @@ class Tally:
         return tuple(sorted(found, key=lambda row: -row.number))
 
 
-def places(question: Question, tally: Tally) -> list[Place]:
-    """Every legal place, for each number of devices asked."""
-    return [place for devices in question.options.devices for place in _on(question, devices, tally)]
+def parallel_configs(question: SearchQuestion, tally: Tally) -> list[ParallelConfig]:
+    """Every legal config, for each number of devices asked."""
+    return [config for devices in question.options.devices for config in _on(question, devices, tally)]
 
 
-def _on(question: Question, devices: int, tally: Tally) -> Iterator[Place]:
+def _on(question: SearchQuestion, devices: int, tally: Tally) -> Iterator[ParallelConfig]:
     experts = _experts(question)
     for mesh in _meshes(question, devices):
         wrong = _first_problem(question, mesh)
@@ -107,7 +107,7 @@ def _on(question: Question, devices: int, tally: Tally) -> Iterator[Place]:
                 yield from _batches(question, layout, tally)
 
 
-def _meshes(question: Question, devices: int) -> Iterator[Parallel]:
+def _meshes(question: SearchQuestion, devices: int) -> Iterator[Parallel]:
     """Every tp sp pp dp that makes the devices, with each number of virtual stages."""
     every = tuple(divisors(devices, devices))
     for tp in _of(question, "tp", every):
@@ -122,20 +122,20 @@ def _dividing(every: tuple[int, ...], number: int) -> tuple[int, ...]:
     return tuple(divisor for divisor in every if number % divisor == 0)
 
 
-def _of(question: Question, axis: str, possible: tuple[int, ...]) -> tuple[int, ...]:
+def _of(question: SearchQuestion, axis: str, possible: tuple[int, ...]) -> tuple[int, ...]:
     """The possible values of an axis that the user allows."""
     allowed = question.axes.get(axis, possible)
     return tuple(value for value in possible if value in allowed)
 
 
-def _experts(question: Question) -> tuple[tuple[int, int], ...]:
+def _experts(question: SearchQuestion) -> tuple[tuple[int, int], ...]:
     """Every ep and etp: those that the user allows, else the divisors of the experts and the plan's etp."""
     number = question.model.num_routed_experts or 1
     shared = question.axes.get("ep", tuple(divisors(number, number)))
     return tuple(product(shared, question.axes.get("etp", (question.settings.etp,))))
 
 
-def _layout(question: Question, pp: int, chunks: int) -> str | None:
+def _layout(question: SearchQuestion, pp: int, chunks: int) -> str | None:
     """Layers as even as can be over all chunks of all stages; None where they split equally, or not at all."""
     layers, parts = question.model.num_layers or 0, pp * chunks
     implied = 1 < parts <= layers and layers % parts
@@ -150,7 +150,7 @@ def _broken(parallel: Parallel, shape: Shape) -> Problem | None:
     return next(iter(problems(parallel, shape)), None)
 
 
-def _first_problem(question: Question, mesh: Parallel) -> Problem | None:
+def _first_problem(question: SearchQuestion, mesh: Parallel) -> Problem | None:
     """The first rule that a layout breaks, whatever its experts and micro-batches."""
     limits = question.options.limits(question.device)
     over = next((axis for axis, limit in limits.items() if axis != "ep" and getattr(mesh, axis) > limit), None)
@@ -175,7 +175,7 @@ def _pipeline(mesh: Parallel) -> Parallel:
     return Parallel(pp=mesh.pp, virtual_stages=mesh.virtual_stages, layout=mesh.layout, micro_batches=mesh.pp)
 
 
-def _expert_problem(question: Question, layout: Parallel) -> Problem | None:
+def _expert_problem(question: SearchQuestion, layout: Parallel) -> Problem | None:
     limit = question.options.max_ep
     if limit is not None and layout.ep > limit:
         return _over("ep", layout.ep, limit)
@@ -185,7 +185,7 @@ def _expert_problem(question: Question, layout: Parallel) -> Problem | None:
     return wrong if wrong is None else _broken(layout._replace(pp=1, virtual_stages=1, layout=None), of)
 
 
-def _shape(question: Question) -> Shape:
+def _shape(question: SearchQuestion) -> Shape:
     settings = question.settings
     return shape_of(question.model, state_settings(settings), seq_len=settings.seq_len)
 
@@ -193,7 +193,7 @@ def _shape(question: Question) -> Shape:
 # ---- micro-batches
 
 
-def _batches(question: Question, layout: Parallel, tally: Tally) -> Iterator[Place]:
+def _batches(question: SearchQuestion, layout: Parallel, tally: Tally) -> Iterator[ParallelConfig]:
     batch, most = question.options.global_batch, question.options.max_micro_batch
     share = batch // layout.dp
     sizes = question.axes.get("micro_batch") or tuple(divisors(share, share if most is None else most))
@@ -202,15 +202,15 @@ def _batches(question: Question, layout: Parallel, tally: Tally) -> Iterator[Pla
         asked = _pipeline(layout)._replace(micro_batches=count, dp=layout.dp, layout=None, schedule=_schedule(question))
         wrong = _broken(asked, _NOTHING._replace(global_batch=batch, micro_batch=size))
         if wrong is None:
-            place = Place(*_degrees(layout), layout.virtual_stages, layout.layout, size, count, *idle(asked))
-            wrong = _too_idle(question, place)
+            config = ParallelConfig(*_degrees(layout), layout.virtual_stages, layout.layout, size, count, *idle(asked))
+            wrong = _too_idle(question, config)
         if wrong is not None:
             tally.add(wrong.field, "batches", 1, wrong.text)
         else:
-            yield place
+            yield config
 
 
-def _schedule(question: Question) -> Schedule | None:
+def _schedule(question: SearchQuestion) -> Schedule | None:
     return parallel_of(question.settings).schedule
 
 
@@ -218,12 +218,12 @@ def _degrees(layout: Parallel) -> tuple[int, int, int, int, int, int]:
     return layout.tp, layout.sp, layout.pp, layout.ep, layout.etp, layout.dp
 
 
-def _too_idle(question: Question, place: Place) -> Problem | None:
+def _too_idle(question: SearchQuestion, config: ParallelConfig) -> Problem | None:
     most = question.options.max_idle
-    if 100 * place.waits <= most * place.slots:
+    if 100 * config.waits <= most * config.slots:
         return None
     message = (
-        f"at pp {place.pp} with {place.micro_batches} micro-batches a stage waits {place.idle:.0%} of its schedule, "
+        f"at pp {config.pp} with {config.micro_batches} micro-batches a stage waits {config.idle:.0%} of its schedule, "
         f"and max_idle is {most}"
     )
     return Problem("max_idle", message, "raise max_idle or global_batch")
@@ -232,14 +232,14 @@ def _too_idle(question: Question, place: Place) -> Problem | None:
 # ---- where nothing is legal
 
 
-def least_wrong(question: Question) -> tuple[str, ...]:
+def least_wrong(question: SearchQuestion) -> tuple[str, ...]:
     """What is wrong with the layout that breaks the fewest rules, with the ways out."""
     numbers = question.options.devices
     found = [_all_wrong(question, mesh) for devices in numbers for mesh in _meshes(question, devices)]
     return min(found, key=len) if found else tuple(_without_mesh(question, devices) for devices in numbers)
 
 
-def _without_mesh(question: Question, devices: int) -> str:
+def _without_mesh(question: SearchQuestion, devices: int) -> str:
     """That no degrees that the user allows make the devices, with the degrees that do."""
     allowed = [f"{axis} {_listed(question.axes[axis])}" for axis in ("tp", "sp", "pp") if axis in question.axes]
     whole = ", ".join(map(str, divisors(devices, devices)))
@@ -250,7 +250,7 @@ def _listed(values: tuple[int, ...]) -> str:
     return " or ".join(map(str, values))
 
 
-def _all_wrong(question: Question, mesh: Parallel) -> tuple[str, ...]:
+def _all_wrong(question: SearchQuestion, mesh: Parallel) -> tuple[str, ...]:
     limits, batch = question.options.limits(question.device), question.options.global_batch
     over = [_over(axis, getattr(mesh, axis), limit) for axis, limit in limits.items() if getattr(mesh, axis) > limit]
     full = mesh._replace(micro_batches=max(1, batch // mesh.dp), schedule=_schedule(question))

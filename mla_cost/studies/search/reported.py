@@ -1,4 +1,4 @@
-"""Rows as the candidates that are told, and the check of them by `plan`'s own evaluator."""
+"""Rows as the candidates that are reported, and the check of them by `plan`'s own evaluator."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mla_cost.studies.search.space import Space
 
 def candidate(space: Space, row: Row) -> Candidate:
     """The candidate of a row."""
-    program, place = space.programs[row["program"]], space.places[row["place"]]
+    program, config = space.programs[row["program"]], space.parallel_configs[row["config"]]
     return Candidate(
         form=program.form,
         scheme=program.scheme,
         kernel=program.settings.kernel,
         value_padding=program.settings.value_padding,
-        devices=place.devices,
-        **place.stated,
+        devices=config.devices,
+        **config.stated,
         sharding=space.shardings[row["sharding"]],
         remat=space.policies[row["policy"]],
         status=cast("Status", STATUSES[row["status"]]),
@@ -33,7 +33,7 @@ def candidate(space: Space, row: Row) -> Candidate:
         sent_bytes=row["sent"],
         sent_by_axis={axis: row[axis] for axis in AXES if row[axis]},
         flops=int(row["flops"]),
-        idle=place.idle,
+        idle=config.idle,
         alike=row["alike"] - 1,
         weight_seconds=row["weight"],
         inside_node_bytes=row["inside"],
@@ -63,5 +63,5 @@ def checked(space: Space, row: Row) -> Verdict:
         "sent": most.wire_bytes,
         "flops": most.executed,
     }
-    require_equal(row["place"], row, wanted)
+    require_equal(row["config"], row, wanted)
     return verdict
