@@ -13,7 +13,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from mla_cost.cli import page
 from mla_cost.declared.kernels import KERNELS
@@ -126,6 +128,14 @@ PARTS: dict[str, Callable[[], str]] = {
 }
 
 
+def picture(name: str, arguments: str) -> tuple[Path, str]:
+    """The file of a picture, as a plan draws it."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        output(f"{arguments} --plot {path.as_posix()}")
+        return ROOT / "docs" / "pictures" / name, path.read_text(encoding="utf-8")
+
+
 def pages() -> Iterator[tuple[Path, str]]:
     """Every page with generated parts, as it should read."""
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
@@ -134,6 +144,8 @@ def pages() -> Iterator[tuple[Path, str]]:
             yield path, MARK.sub(lambda mark: f"{mark.group(1)}{mark.group(2)}{PARTS[mark.group(1)]()}\n", text)
     yield ROOT / "docs" / "formulas.md", formulas.page()
     yield ROOT / "docs" / "cli.md", page.page()
+    if find_spec("matplotlib"):
+        yield picture("laga-paper.svg", "plan laga-paper --form absorbed")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,17 @@ from typing import Any, Final, NamedTuple
 
 _LONGEST_SHOWN: Final = 60
 UNSET: Final[Any] = object()
+_DENIALS: Final = (
+    "no such",
+    "no row",
+    "no program",
+    "unknown",
+    "is no ",
+    "selects",
+    "does not",
+    "contradicts",
+    "belongs",
+)
 
 
 class InputError(ValueError):
@@ -42,7 +53,10 @@ class InputError(ValueError):
         return "".join(f"{part}: " for part in (file, line, self.field) if part)
 
     def _text(self) -> str:
-        found = "" if self.value is UNSET else f", not {shown(self.value)}"
+        denies = (
+            self.message.startswith(_DENIALS) or " has no " in self.message
+        )  # what is wrong, and not what it should be: "no such stage: 9"
+        found = "" if self.value is UNSET else f"{': ' if denies else ', not '}{shown(self.value)}"
         allowed = "" if self.allowed is None else f"; allowed: {self.allowed}"
         meant = f"; did you mean {' or '.join(self.nearest)}?" if self.nearest else ""
         return _on_one_line(f"{self._where()}{self.message}{found}{allowed}{meant}")

@@ -20,6 +20,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from mla_cost.language.numbers import ceil_divide
+
 TASKS: Final = 32  # per worker: small enough to even out, few enough for a pipe to hold
 running: set[int] = set()  # processes that work for this one now, for whoever has to end them early
 POLL: Final = 0.2  # seconds between two looks at how far others are
@@ -117,7 +119,7 @@ def _ended() -> Iterator[_Team]:
 def _tokens(count: int, workers: int, together: int = 1) -> Iterator[int]:
     """The read end of a pipe that holds every run of tasks; whoever reads one does it."""
     reading, writing = os.pipe()
-    step = together * max(1, -(-count // (TASKS * workers * together)))
+    step = together * max(1, ceil_divide(count, TASKS * workers * together))
     for start in range(0, count, step):
         os.write(writing, _TOKEN.pack(start, min(start + step, count)))
     os.close(writing)

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from mla_cost.batch.matrices import Floats, Ints
-from mla_cost.batch.points import alike, distinct
+from mla_cost.batch.points import alike, distinct, size_marks
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.language.dims import FLAT, QUOTIENTS, follow
 from mla_cost.language.program import Scheme
@@ -87,6 +87,4 @@ def structure(own: dict[str, Ints], fields: Any) -> Ints:
 def _marks(own: dict[str, Ints], fields: Any) -> Iterable[Any]:
     for degree in _DEGREES:
         yield getattr(fields, degree) == 1
-    for column in own.values():
-        yield column == 1
-        yield column == 0
+    yield from size_marks(own.values())

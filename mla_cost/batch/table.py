@@ -29,6 +29,7 @@ from mla_cost.pricing.compile import reduced
 from mla_cost.pricing.persistent import Buffer, allowances, by_name
 from mla_cost.pricing.resolve import Illegal, scheme_of
 from mla_cost.pricing.stage import Place, place_point
+from mla_cost.pricing.whole_model import state_settings
 
 _DECIDE = ("seq_len", "micro_batch", "sp", "sp_inside", "tp", "ep", "etp", "vocab_multiple", "loss_chunks")
 
@@ -117,7 +118,10 @@ class Table:
         model, device, form, wanted = self.question
         places = wanted[settings.profile]
         points = [place_point(model, form, settings, place) for place in places]
-        layers = [compiled(LayerAsked(reduced(point.key), self.question.kinds, settings.causal)) for point in points]
+        gathered = state_settings(settings).gathering is not None
+        layers = [
+            compiled(LayerAsked(reduced(point.key), self.question.kinds, settings.causal, gathered)) for point in points
+        ]
         values = known.floats(where)
         values |= follow(values, OTHERS if "C" in values else OTHERS.keys() - NESTED)
         if any(TOKENS.intersection(monomial) for each in layers for monomial in each.program.monomials):

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Container, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Final
 
 from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
 from mla_cost.inputs.config import SECOND_HAND, DeviceConfig, Fact, ModelConfig, ReserveItem
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 _GIB: Final = 2**30
 _YES_NO: Final = {True: "yes", False: "no"}
-_OWN_LINES: Final = ("verified", "unverified_fields", "sources", "notes")
+_OWN_LINES: Final = ("verified", "unverified_fields", "sources", "notes", "assumed", "hf_id", "aliases", "mla_layers")
 
 
 def models(output: str = "table") -> None:
@@ -25,10 +21,10 @@ def models(output: str = "table") -> None:
     if _is_json(output):
         _print_json("models", [config.model_dump(mode="json") for config in configs])
         return
-    headings = ("model", "hidden", "heads", "q", "kv", "nope", "rope", "v", "blocks", "verified")
-    _print_table(headings, (_model_row(config) for config in configs), right=range(1, 9))
+    headings = ("model", "hidden", "heads", "q", "kv", "nope", "rope", "v", "blocks", "")
+    _print_table(headings, (_model_row(config) for config in configs), left=("model", ""))
     _print("q, kv: latent ranks; q -: no query latent. blocks: MLA blocks/transformer blocks where they differ.")
-    _print("verified: these widths were read in a published source. `mla-cost show NAME` gives every fact.")
+    _print("*: not every width was read in a published source. `mla-cost show NAME` gives every fact.")
 
 
 def devices(output: str = "table") -> None:
@@ -37,8 +33,8 @@ def devices(output: str = "table") -> None:
     if _is_json(output):
         _print_json("devices", [config.model_dump(mode="json") for config in configs])
         return
-    headings = ("device", "that is", "GiB", "memory", "TFLOPS", "link", "net")
-    _print_table(headings, (_device_row(config) for config in configs), right=range(2, 7))
+    headings = ("device", "GiB", "memory", "TFLOPS", "link", "net", "that is")
+    _print_table(headings, (_device_row(config) for config in configs), left=("device", "that is"))
     _print("GiB: what torch sees. memory, link (in a node), net (between nodes): GB/s, one direction, one device.")
     _print("*: recalled or nominal, not read at a source. `mla-cost show NAME` gives every fact.")
 
@@ -55,8 +51,8 @@ def plans(output: str = "table") -> None:
         ]
         _print_json("plans", reported)
         return
-    rows = ((it.name, it.title, f"{it.ranks:,}", f"{it.settings.seq_len:,}") for it in found)
-    _print_table(("plan", "that is", "ranks", "tokens"), rows, right=(2, 3))
+    rows = ((it.name, f"{it.ranks:,}", f"{it.settings.seq_len:,}", it.title) for it in found)
+    _print_table(("plan", "ranks", "tokens", "that is"), rows, left=("plan", "that is"))
     _print("`mla-cost plan NAME` prices one; flags override what it says, and --levers says what to change.")
 
 
@@ -87,7 +83,7 @@ def _model_row(config: ModelConfig) -> tuple[str, ...]:
     widths = (dims.kv_lora_rank, dims.qk_nope_head_dim, dims.qk_rope_head_dim, dims.v_head_dim)
     blocks = str(config.num_mla_layers)
     blocks += "" if config.num_mla_layers == config.num_layers else f"/{config.num_layers}"
-    read = _YES_NO[all(config.is_verified(dim) for dim in type(dims).model_fields)]
+    read = "" if all(config.is_verified(dim) for dim in type(dims).model_fields) else "*"
     return config.name, str(dims.hidden), str(dims.heads), rank, *map(str, widths), blocks, read
 
 
@@ -96,7 +92,7 @@ def _device_row(config: DeviceConfig) -> tuple[str, ...]:
     links = config.intra_node_gb_s, config.inter_node_gb_s
     facts = (config.memory_bandwidth_gb_s, config.peak_bf16_dense_tflops, *links)
     memory = f"{visible.integer / _GIB:.2f}{_star(visible)}"
-    return config.name, config.title, memory, *(f"{fact.value:g}{_star(fact)}" for fact in facts)
+    return config.name, memory, *(f"{fact.value:g}{_star(fact)}" for fact in facts), config.title
 
 
 def _star(fact: Fact) -> str:
@@ -104,13 +100,21 @@ def _star(fact: Fact) -> str:
 
 
 def _show_model(config: ModelConfig) -> None:
-    verified = {fact: _YES_NO[config.is_verified(fact.rpartition(".")[2])] for fact, _ in _facts_of(config)}
-    rows = [(fact, _value(fact, value), verified[fact]) for fact, value in _facts_of(config)]
-    _print_table(("fact", "value", "verified"), rows)
+    _print_lines("published as", [name for name in (config.hf_id, *config.aliases) if name])
+    rows = [(fact, _sure(config, fact), _value(fact, value)) for fact, value in _facts_of(config)]
+    _print_table(("fact", "verified", "value"), rows, left=("fact", "verified", "value"))
+    _print_lines("MLA blocks", [] if config.mla_layers == "all" else [config.mla_layers])
+    _print_lines("assumed", config.assumed.values())
     _print_lines("parameters", _count_lines(config))
     _print_lines("verified by", [config.verified_basis])
     _print_lines("source", config.sources)
     _print_lines("note", [config.notes] if config.notes else [])
+
+
+def _sure(config: ModelConfig, fact: str) -> str:
+    """Whether a fact was read in a published source; what was put in the place of one was read nowhere."""
+    name = fact.rpartition(".")[2]
+    return "assumed" if name in config.assumed else _YES_NO[config.is_verified(name)]
 
 
 def _counted(config: ModelConfig) -> dict[str, Any]:
@@ -146,11 +150,7 @@ def _facts_of(config: ModelConfig) -> Iterator[tuple[str, Any]]:
     for field, value in config:
         if field in ("name", "title", "verified_basis", *_OWN_LINES) or value is None or value in ({}, ()):
             continue
-        nested = (
-            dict(value)
-            if field in ("dims", "parameters", "checkpoint", "indexer", "rope", "traits", "assumed")
-            else None
-        )
+        nested = dict(value) if field in ("dims", "parameters", "checkpoint", "indexer", "rope", "traits") else None
         yield from [(field, value)] if nested is None else [(f"{field}.{key}", item) for key, item in nested.items()]
 
 
@@ -160,7 +160,8 @@ def _show_device(config: DeviceConfig) -> None:
     _print_lines("also known as", [", ".join(config.aliases)] if config.aliases else [])
     rows = [_fact_row(config, name, fact) for name, fact in config.facts().items()]
     visible = () if config.framework_visible_bytes else (_fact_row(config, "visible_bytes", config.visible_bytes),)
-    _print_table(("fact", "value", "verified", "source"), [*rows, *visible])
+    headings = ("fact", "verified", "source", "value")
+    _print_table(headings, [*rows, *visible], left=headings)
     _print_lines("links in a node", [config.intra_node_topology])
     for key, source in config.sources.items():
         _print_lines(f"source {key}", [source])
@@ -176,7 +177,7 @@ def _fact_row(config: DeviceConfig, name: str, fact: Fact | ReserveItem) -> tupl
         value = f"{_bytes(fact.bytes)} per {fact.per}{end}{groups}"
     noted = f"{value}\n{fact.note}" if fact.note else value
     sure = SECOND_HAND if fact.verified and config.second_hand(fact) else _YES_NO[fact.verified]
-    return name, noted, sure, fact.source
+    return name, sure, fact.source, noted
 
 
 def _value(name: str, value: Any) -> str:
@@ -199,16 +200,14 @@ def _print_json(kind: str, value: Any) -> None:
     print(json.dumps({"schema": f"mla-cost/{kind}/1", kind: value}, indent=2))
 
 
-def _print_table(headings: Iterable[str], rows: Iterable[tuple[str, ...]], *, right: Container[int] = ()) -> None:
-    from rich.table import Table  # slow to import, and JSON never needs it
+def _print_table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, left: Collection[str]) -> None:
+    from mla_cost.views import terminal  # slow to import, and JSON never needs it
+    from mla_cost.views.grid import TextGrid
 
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for position, heading in enumerate(headings):
-        justify: Literal["right", "left"] = "right" if position in right else "left"
-        table.add_column(heading, justify=justify, overflow="fold", no_wrap=position == 0 or position in right)
+    table = TextGrid(headings, left)
     for row in rows:
-        table.add_row(*row)
-    _print(table)
+        table.add(*row)
+    terminal.show(table)
 
 
 def _print_lines(label: str, lines: Iterable[str]) -> None:
@@ -216,11 +215,8 @@ def _print_lines(label: str, lines: Iterable[str]) -> None:
         _print(f"{label}: {line}")
 
 
-def _print(content: Table | str) -> None:
-    """No markup: the text is the catalogue's or the user's own. Rich leaves colour out of pipes, whose width is 80."""
-    from rich.console import Console
+def _print(line: str) -> None:
+    """No markup: the text is the catalogue's or the user's own."""
+    from mla_cost.views import terminal
 
-    console = Console(markup=False, highlight=False, emoji=False, file=sys.stdout)
-    if not isinstance(content, str):  # a narrow terminal wraps the line: no number is cut
-        console.width = max(console.width, Console(width=10_000).measure(content).minimum)
-    console.print(content)
+    terminal.show(line)

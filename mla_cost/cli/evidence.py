@@ -16,17 +16,22 @@ def evidence(
         bool,
         typer.Option("--executor", help="Also run the forms on real ranks, for claims about numbers (needs torch)."),
     ] = False,
+    no_notes: Annotated[bool, typer.Option("--no-notes", help="Leave out what stands below the table.")] = False,
 ) -> None:
     """Replay published figures and say what matches, what differs and why."""
     from mla_cost.checks.evidence import evidence as replayed
+    from mla_cost.cli import progress
+    from mla_cost.cli.flags import require_effect
     from mla_cost.errors import InputError
+    from mla_cost.views import evidence as view
 
     if output not in FORMATS:
         raise InputError("unknown format", field="--format", value=output, allowed=", ".join(FORMATS))
-    found = replayed(executor)
-    if output == "json":
-        sys.stdout.write(found.to_json() + "\n")
-        return
-    from mla_cost.views import evidence as view
-
-    sys.stdout.write(view.markdown(found.to_dict()) if output == "markdown" else view.text(found.to_dict()))
+    require_effect("--no-notes", no_notes and output != "table", f"--format {output}")
+    with progress.shown("published figures") as watch:
+        found = replayed(executor, watch)
+        page = found.listed() if output == "table" else found.to_dict()
+    if output == "table":
+        view.show(page, notes=not no_notes)
+    else:
+        sys.stdout.write(found.to_json() + "\n" if output == "json" else view.markdown(page))

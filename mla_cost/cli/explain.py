@@ -19,7 +19,7 @@ def explain(given: Given) -> None:
     With --model, --sp or --seq-len it is the variant of that plan, and each term's value stands beside it.
     --program prints the program in place of a formula; --layer that of a layer, --set profile=megatron of a profile.
     """
-    if given["program"] or given["layer"]:
+    if given["program"] or given["layer"] is not None:
         _show_program(given)
         return
     answer = _answer(given)
@@ -38,7 +38,8 @@ def _answer(given: Given) -> Any:
     from mla_cost import api
     from mla_cost.errors import InputError
 
-    form, quantity, one, without = (given[name] for name in ("form", "quantity", "one", "without"))
+    form, one, without = (given[name] for name in ("form", "one", "without"))
+    quantity = "saved" if given["quantity"] is None else given["quantity"]
     flags, assigned = _settings(given)
     if not _planned(flags, assigned):
         return api.explain_variant(form, quantity, flags, one or (), without or ())
@@ -64,14 +65,14 @@ def _show_program(given: Given) -> None:
 
     form, layer, one, without = (given[name] for name in ("form", "layer", "one", "without"))
     flags, assigned = _settings(given)
-    if layer and not given["program"]:
-        raise InputError("--layer says which program; ask for it with --program")
-    if not layer and not _planned(flags, assigned):
+    if layer is not None and not given["program"]:
+        raise InputError("says which program; ask for it with --program", field="--layer", value=layer)
+    if layer is None and not _planned(flags, assigned):
         listing = api.program_of_variant(form, flags, one or (), without or ())
     elif one or without:
         raise InputError(_NOT_BOTH)
     else:
-        listing = api.program_of_plan(form, layer or "attention", flags, assigned)
+        listing = api.program_of_plan(form, "attention" if layer is None else layer, flags, assigned)
     if given["output"] == "json":
         sys.stdout.write(f"{listing.to_json()}\n")
         return

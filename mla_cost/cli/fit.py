@@ -18,13 +18,17 @@ def fit(given: Given) -> None:
     settings = given.settings()
     longest = MAX_SEQ_LEN if given["max_seq_len"] is None else given["max_seq_len"]
     own = {"max_seq_len": longest, "zigzag": given["zigzag"], "global_batch": given["global_batch"]}
+    if given["max_idle"] is not None:
+        own["max_idle"] = given["max_idle"]
     with progress.shown("what fits") as watch:
         found = of(settings, **own, watch=watch)
-    if given["output"] == "json":
+    if given["quiet"]:
+        pass
+    elif given["output"] == "json":
         sys.stdout.write(found.to_json() + "\n")
     elif not found.refused:
         from mla_cost.views import fit_table
 
-        fit_table.show(found.to_dict())
+        fit_table.show(found.to_dict(), notes=not given["no_notes"])
     if found.refused:
         raise InputError(found.refused)

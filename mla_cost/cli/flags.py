@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _TYPES: Final[dict[str, Any]] = {
     "plan": Path | None,
     "form": str,
+    "file": Path,
     "count": int | None,
     "names": list[str] | None,
     "switch": bool,
@@ -49,7 +50,21 @@ class Given:
         """What --set says, by field."""
         from mla_cost.inputs import plan_files
 
-        return plan_files.assignments(self["assign"])
+        found = plan_files.assignments(self["assign"])
+        for name in found:
+            self._require_once(name)
+        return found
+
+    def stated(self, name: str) -> bool:
+        """Whether the command line states an option or a setting by its flag."""
+        return self.values.get(name) not in (None, [], False)
+
+    def _require_once(self, name: str) -> None:
+        """Refuse a setting that a flag states beside --set."""
+        if self.stated(name) or (name in TABLE and TABLE[name].kind == "switch" and self.values.get(name) is False):
+            from mla_cost.errors import InputError
+
+            raise InputError(f"is stated by --set and by {TABLE[name].flags[0]}; leave one of the two out", field=name)
 
     def settings(self, flags: dict[str, Any] | None = None, assigned: dict[str, Any] | None = None) -> PlanSettings:
         """The plan file with flags and --set over it. flags, assigned: in place of those that were given."""
@@ -57,7 +72,25 @@ class Given:
 
         reserved = plan_files.assignments(self["reserve"], "reserve")
         flags, assigned = flags or self.flags(), self.assigned() if assigned is None else assigned
-        return plan_files.settings(self["file"], flags, assigned, reserved)
+        if self["source"] is None:
+            return plan_files.settings(self["file"], flags, assigned, reserved)
+        from mla_cost.cli import launched
+
+        base = launched.settings(self, flags, assigned)
+        return plan_files.settings(None, flags, assigned, reserved, base, str(self["source"]))
+
+
+def require_effect(flag: str, given: bool, beside: str) -> None:
+    """Refuse a flag that would be dropped.
+
+    Raises:
+        InputError: it was given, and has no effect beside `beside`.
+
+    """
+    if given:
+        from mla_cost.errors import InputError
+
+        raise InputError(f"has no effect with {beside}; leave one of the two out", field=flag)
 
 
 def options_of(command: str) -> Iterator[Option]:
@@ -68,7 +101,7 @@ def options_of(command: str) -> Iterator[Option]:
 
 def command(function: Callable[[Given], None]) -> Callable[..., None]:
     """Give a command the signature that typer reads; it is called with what was given."""
-    name = function.__name__
+    name = function.__name__.rstrip("_")  # a command that is a word of Python's
     options = [*options_of(name), _NOT_SP]
 
     def run(**values: Any) -> None:
@@ -77,6 +110,7 @@ def command(function: Callable[[Given], None]) -> Callable[..., None]:
 
             raise InputError(SEQUENCE_PARALLEL)
         _require_words(options[:-1], values)
+        _require_effect(options[:-1], values)
         function(Given(name, {option.name: _read(option, values[option.name]) for option in options[:-1]}))
 
     run.__name__, run.__doc__ = name, function.__doc__
@@ -97,6 +131,18 @@ def _require_words(options: list[Option], values: dict[str, Any]) -> None:
             raise InputError(f"unknown {option.flags[0][2:]}", field=option.flags[0], value=value, allowed=allowed)
 
 
+def _require_effect(options: list[Option], values: dict[str, Any]) -> None:
+    """Refuse what would be dropped beside something else that was given."""
+    flags = {option.name: names_of(option)[0] for option in options}
+    for option in options:
+        if values[option.name] in (None, False, option.default):
+            continue
+        for other in option.idle:
+            name, _, words = other.partition("=")
+            beside, given = values[name], f"{flags[name]}{f' {values[name]}' if words else ''}"
+            require_effect(flags[option.name], str(beside) in words.split("|") if words else bool(beside), given)
+
+
 def _read(option: Option, value: Any) -> Any:
     if option.kind != "tokens" or value is None:
         return value
@@ -115,7 +161,7 @@ def names_of(option: Option) -> list[str]:
 
 
 def _default(option: Option) -> Any:
-    if option.kind == "form":
+    if option.kind in {"form", "file"}:
         return Parameter.empty
     return False if option.kind == "switch" else option.default
 
@@ -124,8 +170,9 @@ def _hint(option: Option) -> Any:
     kind = _TYPES.get(option.kind, str | None)
     if option.kind == "plan":
         return Annotated[kind, typer.Argument(metavar="[PLAN]", help=option.help)]
-    if option.kind == "form":
-        return Annotated[kind, typer.Argument(help=option.help)]
+    if option.kind in {"form", "file"}:
+        metavar = None if option.kind == "form" else "FILE"
+        return Annotated[kind, typer.Argument(metavar=metavar, help=option.help)]
     names = names_of(option)
     if option.kind == "either":
         names = [f"{names[0]}/--no-{names[0][2:]}"]

@@ -8,7 +8,27 @@ from typer.core import TyperCommand
 
 
 class Grouped(TyperCommand):
-    """A command whose help stands under the headings of the tables."""
+    """A command whose help stands under the headings of the tables, worked examples at its end."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; of two values for what has one, neither is dropped."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter in self.get_params(ctx):
+            if order.count(parameter) > 1 and not parameter.multiple and parameter.param_type_name == "option":
+                from mla_cost.errors import InputError
+
+                aliases = [name for name in parameter.opts if any(each.partition("=")[0] == name for each in args)]
+                raise InputError("is given twice and has one value", field=" or ".join(aliases) or parameter.opts[0])
+        return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples: each a command to copy, and what it answers."""
+        from mla_cost.cli.options import EXAMPLES
+
+        with formatter.section("Examples"):
+            for line, answers in EXAMPLES.get(self.name or "", ()):
+                formatter.write(f"  mla-cost {line}\n      {answers}\n")
+        super().format_epilog(ctx, formatter)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options of each heading below it."""

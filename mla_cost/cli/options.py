@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
+from mla_cost.declared import defaults
 from mla_cost.inputs.table import GROUPS, TABLE, Setting
 
 SETTINGS: Final = "Any setting"
@@ -21,23 +22,40 @@ class Option(NamedTuple):
     """One flag, or one argument, of a command. group: the heading of the help; metavar: what the flag takes.
 
     values: what is allowed, each a word; default: where the flag is absent. hidden: answered, and not listed.
+    idle: options beside which it would change nothing, so that both together are refused: a name, or name=VALUE|VALUE.
     """
 
     name: str
     group: str
     help: str
-    kind: Literal["plan", "form", "text", "tokens", "count", "names", "switch", "either", "path"]
+    kind: Literal["plan", "form", "file", "text", "tokens", "count", "names", "switch", "either", "path"]
     flags: tuple[str, ...] = ()
     metavar: str = ""
     values: tuple[str, ...] = ()
     default: Any = None
     hidden: bool = False
     example: str = ""
+    idle: tuple[str, ...] = ()
 
 
-def _formats(*names: str, default: str | None, help: str = "How to print the answer") -> Option:  # noqa: A002  (as typer)
-    said = f"{help}; {names[0]} by default."
-    return Option("output", OUTPUT, said, "text", ("--format",), "|".join(names), names, default, example=names[1])
+def _formats(
+    *names: str,
+    default: str | None,
+    help: str = "How to print the answer",  # noqa: A002  (as typer)
+    idle: tuple[str, ...] = (),
+) -> Option:
+    said, words = f"{help}; {names[0]} by default.", "|".join(names)
+    return Option("output", OUTPUT, said, "text", ("--format",), words, names, default, example=names[1], idle=idle)
+
+
+def _less(*formats: str, idle: tuple[str, ...] = ()) -> tuple[Option, Option]:
+    """What prints less of a table. formats: the others, which have neither notes nor a reader who looks at them."""
+    others = f"output={'|'.join(formats)}"
+    short = "Print nothing: the exit code says whether there is an answer."
+    return (
+        Option("no_notes", OUTPUT, "The table without notes and small print.", "switch", idle=(others, "quiet", *idle)),
+        Option("quiet", OUTPUT, short, "switch", ("--quiet", "-q"), idle=(others, *idle)),
+    )
 
 
 _PLAN: Final = "A plan file, or a ready plan that `plans` lists; flags override it."
@@ -50,6 +68,21 @@ _SET: Final = Option(
     "FIELD=VALUE",
     example="dims.heads=64",
 )
+_FROM: Final = Option(
+    "source",
+    ASKED,
+    "A launch script or a framework's config in place of a plan file; `import` lists what it reads.",
+    "path",
+    ("--from",),
+    "FILE",
+    example="train.sh",
+)
+_STRICT: Final = Option("strict", ASKED, "With --from: refuse what the file does not decide.", "switch")
+_IDLE: Final = Option(
+    "max_idle", ASKED, f"The most that a stage may wait for others; {defaults.MAX_IDLE} by default.", "count",
+    metavar="PERCENT", example="10",
+)  # fmt: skip
+_NO_TABLE: Final = ("explain_term", "quiet")
 _REQUIRE: Final = Option("require_fit", OUTPUT, "Exit with 1 when nothing fits.", "switch")
 
 
@@ -57,26 +90,106 @@ def _limit(axis: str, words: str) -> Option:
     return Option(f"max_{axis}", ASKED, f"The largest {words} by default.", "count", metavar="N", example="8")
 
 
+# two worked examples a command, for the end of its help: a command line, and what it answers
+EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "import": (
+        ("import train.sh", "a Megatron or MindSpeed script as a commented plan: what is taken, ignored and assumed"),
+        ("import train.sh --dp 64 -o plan.yaml", "the same on 64 data ranks, written to a file that `plan` takes"),
+    ),
+    "plan": (
+        ("plan moonlight-8-h100", "a ready plan: what every form needs of each stage, and whether it fits"),
+        (
+            "plan --model deepseek-v2-lite --device h100-80gb --seq-len 8k --ep 8 --dp 8 --levers",
+            "a plan of your own, and what each change of it would do",
+        ),
+    ),
+    "sweep": (
+        ("sweep --scope attention --over seq_len=4k..64k*2 --over sp=1,2,4,8", "one block over lengths and degrees"),
+        (
+            "sweep moonlight-8-h100 --over micro_batch=1,2,4 --over remat=none,full --output rows.csv",
+            "a ready plan with two settings varied, every row in a file",
+        ),
+    ),
+    "search": (
+        (
+            "search --model moonlight-16b-a3b --device h100-80gb --devices 64 --global-batch 512",
+            "the layouts of 64 devices that fit, the lightest first",
+        ),
+        (
+            "search --model deepseek-v3 --device h100-80gb --devices 512..2048*2 --global-batch 4096 --tp 1 --sp 1",
+            "how many devices it takes, with two degrees fixed",
+        ),
+    ),
+    "fit": (
+        ("fit --scope attention --device 910b-64gb --sp 8", "the longest sequence of one block, and the least sp"),
+        (
+            "fit --model deepseek-v2-lite --device h100-80gb --ep 8 --dp 8 --seq-len 32k",
+            "the longest sequence of a whole model, and the fewest devices for 32k tokens",
+        ),
+    ),
+    "explain": (
+        ("explain laga --quantity peak", "the formula of the peak, term by term"),
+        (
+            "explain absorbed --model deepseek-v3 --sp 8 --seq-len 16k",
+            "what a block saves, with the value of every term",
+        ),
+    ),
+    "evidence": (
+        ("evidence", "a line per published figure"),
+        ("evidence --format markdown", "the page with every reason"),
+    ),
+    "models": (
+        ("models", "the widths of every model"),
+        ("models --format json", "every fact of every model"),
+    ),
+    "devices": (
+        ("devices", "memory and bandwidths of every device"),
+        ("devices --format json", "the same with the source of each figure"),
+    ),
+    "plans": (
+        ("plans", "names for `plan`, `sweep`, `search` and `fit`"),
+        ("plans --format json", "the settings of each"),
+    ),
+    "validate": (
+        ("validate --quick", "a small grid against torch, in under 40 seconds"),
+        ("validate --quick --ranks 0", "the same without processes that talk to one another"),
+    ),
+    "show": (
+        ("show kimi-k2", "a model: every fact, and whether it was read at its source"),
+        ("show h100-80gb", "a device: every figure with its source"),
+    ),
+}
+
 OWN: Final[dict[str, tuple[Option, ...]]] = {
     "plan": (
         Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
         _SET,
         _formats("table", "json", "csv", "markdown", default="table"),
-        Option("require_fit", OUTPUT, "Exit with 1 when no form fits, on every stage.", "switch"),
-        Option("levers", OUTPUT, "What each change would do, and the least that fits.", "switch"),
-        Option("refused_levers", OUTPUT, "The same, with changes that are refused and why.", "switch"),
+        Option(
+            "require_fit", OUTPUT, "Exit with 1 when no form fits, on every stage.", "switch", idle=("explain_term",)
+        ),
+        Option("levers", OUTPUT, "What each change would do, and the least that fits.", "switch", idle=_NO_TABLE),
+        Option("refused_levers", OUTPUT, "The same, with changes that are refused and why.", "switch", idle=_NO_TABLE),
         Option(
             "explain_term", OUTPUT, "Where a number comes from: saved, allocated, kept, weights, ...", "text",
             metavar="NAME", example="weights",
         ),
-        Option("bars", OUTPUT, "Memory as bars: of every form, or of every stage.", "switch"),
+        Option(
+            "bars", OUTPUT, "Memory as bars: of every form, or of every stage.", "switch",
+            idle=("output=json|csv|markdown", *_NO_TABLE),
+        ),
         Option(
             "plot", OUTPUT, "Draw memory: over time, or per stage (scope model).", "path", metavar="FILE.png|svg",
-            example="memory.svg",
+            example="memory.svg", idle=("explain_term",),
         ),
+        *_less("json", "csv", "markdown", idle=("explain_term",)),
     ),
     "sweep": (
         Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
         Option(
             "over", ASKED,
             "A field to go over: seq_len=4k..128k*2 (a..b*FACTOR or a..b+STEP), sp=1,2,4, device='910b*', form=all, "
@@ -84,7 +197,9 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "names", metavar="FIELD=VALUES", example="seq_len=4k..128k*2",
         ),
         _SET,
-        _formats("table", "csv", "jsonl", "json", "markdown", default=None, help="How to print the rows"),
+        _formats(
+            "table", "csv", "jsonl", "json", "markdown", default=None, help="How to print the rows", idle=("save",)
+        ),
         Option(
             "save", OUTPUT, "Write every row to a file.", "path", ("--output",), "FILE.csv|.jsonl|.parquet",
             example="rows.csv",
@@ -94,6 +209,7 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "plot", OUTPUT, "Draw verdicts over seq_len and sp, a panel per form.", "path", metavar="FILE.png|.svg",
             example="verdicts.svg",
         ),
+        *_less("csv", "jsonl", "json", "markdown"),
     ),
     "compare": (
         Option("file", ASKED, _PLAN, "plan"),
@@ -106,6 +222,8 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "file", ASKED, "A plan file or ready plan: what is fixed; its degrees give devices and global batch.",
             "plan",
         ),
+        _FROM,
+        _STRICT,
         Option(
             "devices", ASKED, "How many devices: 512, or several as 64..1024*2.", "text", metavar="N", example="512"
         ),
@@ -115,10 +233,7 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         _limit("pp", "pp; no limit"),
         _limit("ep", "ep; no limit"),
         _limit("micro_batch", "micro-batch; 4"),
-        Option(
-            "max_idle", ASKED, "The most that a stage may wait for others; 20 by default.", "count", metavar="PERCENT",
-            example="10",
-        ),
+        _IDLE,
         _SET,
         _formats("text", "json", "csv", default="text"),
         Option(
@@ -126,11 +241,17 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             metavar="weight|sent|required|flops|idle|devices", example="required",
         ),
         Option("top", OUTPUT, "How many layouts to tell; 10 by default.", "count", metavar="N", example="3"),
-        Option("pareto", OUTPUT, "Those that none beats in memory, bytes sent and flops as well.", "switch"),
+        Option(
+            "pareto", OUTPUT, "Those that none beats in memory, bytes sent and flops as well.", "switch",
+            idle=("output=json", "quiet"),
+        ),
         _REQUIRE,
+        *_less("json", "csv"),
     ),
     "fit": (
         Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
         Option(
             "max_seq_len", ASKED, "Where the search for the longest sequence ends; 16M by default.", "tokens",
             metavar="TOKENS", example="1M",
@@ -140,17 +261,28 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         ),
         Option(
             "global_batch", ASKED,
-            "Sequences in an optimizer step; without it as many micro-batches as stages are assumed.", "count",
-            metavar="N", example="1024",
+            "Sequences in an optimizer step; without it as many micro-batches as keep to --max-idle are assumed.",
+            "count", metavar="N", example="1024",
         ),
+        _IDLE,
         _SET,
         _formats("table", "json", default="table"),
+        *_less("json"),
+    ),
+    "import": (
+        Option("launch", ASKED, "A launch script, a framework's config, or a folder with a config.json.", "file"),
+        Option("dp", ASKED, "Data-parallel ranks, in place of what the file says.", "count", metavar="N", example="64"),
+        _STRICT._replace(help="Refuse what the file does not decide."),
+        _formats("yaml", "json", default="yaml"),
+        Option(
+            "save", OUTPUT, "Write the plan to a file.", "path", ("-o", "--output"), "FILE.yaml", example="plan.yaml"
+        ),
     ),
     "explain": (
         Option("form", ASKED, "explicit, absorbed or laga.", "form"),
         Option(
             "quantity", ASKED, "Which figure; saved by default.", "text", metavar="saved|peak|payload|wire|flops",
-            default="saved", example="peak",
+            example="peak", idle=("program",),
         ),
         Option(
             "one", ASKED, "A dim of size one; repeat it.", "names", metavar="sp|heads|batch|positions", example="heads"
@@ -168,7 +300,7 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "layer", OUTPUT, "With --program: a layer of a model in place of the block.", "text",
             metavar="dense|moe|head|...", example="moe",
         ),
-        Option("latex", OUTPUT, "Print the formula as LaTeX.", "switch"),
+        Option("latex", OUTPUT, "Print the formula as LaTeX.", "switch", idle=("program", "output=json")),
     ),
 }  # fmt: skip
 
@@ -180,7 +312,12 @@ def offered(command: str) -> Iterator[Setting]:
             yield row
 
 
+_WITHOUT_SETTINGS: Final = frozenset({"import"})
+
+
 def _applies(command: str, row: Setting) -> bool:
+    if command in _WITHOUT_SETTINGS:
+        return False
     if command == "explain":
         return row.formula in {"plan", "style"}
     return command != "search" or row.search in {"fixed", "degree", "choice"}

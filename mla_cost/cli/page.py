@@ -19,7 +19,8 @@ _OPENING: Final = """<!-- made by docs/build.py -->
 
 `mla-cost COMMAND --help` says the same. A setting has one name everywhere: `--seq-len 128k` is `seq_len: 128k` in a
 plan file, `--set seq_len=128k` on any command, `seq_len="128k"` or `seq_len=131072` in Python and `--over seq_len=...`
-in a sweep. `--set` is stronger than a flag, a flag than a plan file. Counts of tokens are written `16384`, `16_384`,
+in a sweep. The command line is stronger than a plan file, and states each setting
+once. Counts of tokens are written `16384`, `16_384`,
 `16k` (k is 1,024), `1M` (1,048,576) or `1e4`; memory is bytes, or text with a unit such as `2GiB`.
 """
 _NOTE: Final = """Scope: `attention` prices blocks alone, `model` a rank of the whole model. Sweep: the scopes in which

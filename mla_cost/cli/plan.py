@@ -26,8 +26,7 @@ def plan(given: Given) -> None:
         _check_picture(given["plot"])
     answer = _answer(settings, given)
     refused = _refused(answer)
-    beside = _beside(settings.published) if settings.published and given["output"] == "table" else ""
-    _print(answer, given["output"], beside, bars=given["bars"], refused=bool(refused))
+    _print(answer, given, refused=bool(refused))
     if refused:
         raise InputError(refused)
     if given["plot"] is not None:
@@ -48,8 +47,11 @@ def _answer(settings: Any, given: Given) -> Any:
         return api.with_levers(settings, refused=refused) if levers or refused else api.answer(settings)
 
 
-def _print(answer: Any, output: str, beside: str, *, bars: bool, refused: bool) -> None:
-    """The answer in the format asked for. refused: no row has numbers, so a table is empty; beside: what follows it."""
+def _print(answer: Any, given: Given, *, refused: bool) -> None:
+    """The answer in the format asked for. refused: no row has numbers, so a table is empty."""
+    output = given["output"]
+    if given["quiet"]:
+        return
     if output == "json":
         sys.stdout.write(answer.to_json() + "\n")
     elif output in {"csv", "markdown"}:
@@ -57,17 +59,17 @@ def _print(answer: Any, output: str, beside: str, *, bars: bool, refused: bool) 
     elif not refused:
         from mla_cost.views import table
 
-        table.show(answer, bars=bars)
-        sys.stdout.write(beside)
+        table.show(answer, bars=given["bars"], notes=not given["no_notes"])
+        if answer.inputs["published"]:
+            _print_beside(answer.inputs["published"])
 
 
-def _beside(published: str) -> str:
+def _print_beside(published: str) -> None:
     """The published figures that the plan names, each beside what is predicted for it."""
     from mla_cost.checks.evidence import beside
     from mla_cost.views import evidence
 
-    rows = [row._asdict() for row in beside(published)]
-    return "\n" + evidence.beside(published, rows)
+    evidence.show_beside(published, [row._asdict() for row in beside(published)])
 
 
 def _check_picture(plot: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from keyword import iskeyword
 from typing import Annotated, Any, Final, cast
 
 import typer
@@ -30,18 +31,24 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         raise InputError(
             f"unknown command {shown(called)}", allowed=", ".join(COMMANDS), nearest=nearest(called, COMMANDS)
         )
-    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    app = typer.Typer(
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     app.callback(invoke_without_command=True)(_group)
     if called is not None:
-        app.command(called, cls=Grouped)(_command(called))
+        app.command(called, cls=Grouped, context_settings={"help_option_names": ["-h", "--help"]})(_command(called))
         return app
     for name, line in COMMANDS.items():
-        app.command(name, help=line)(_listed)
+        app.command(name, help=line, short_help=line)(_listed)  # a short help is not cut
     return app
 
 
 def _command(name: str) -> Callable[..., Any]:
-    function: Callable[..., Any] = getattr(import_module(f"mla_cost.cli.{name}"), name)
+    own = f"{name}_" if iskeyword(name) else name
+    function: Callable[..., Any] = getattr(import_module(f"mla_cost.cli.{own}"), own)
     return function
 
 

@@ -24,7 +24,8 @@ def search(given: Given) -> None:
     axes = _axes(flags) | _axes(assigned)
     settings = given.settings(flags, assigned)
     found = _search(settings, axes, {name: given[name] for name in Options.model_fields})
-    _print(found, given["output"], pareto=given["pareto"])
+    if not given["quiet"]:
+        _print(found, given["output"], pareto=given["pareto"], notes=not given["no_notes"])
     if found.refused:
         raise InputError(found.refused)
     raise typer.Exit(1 if given["require_fit"] and not found.results else 0)
@@ -55,7 +56,7 @@ def _search(settings: Any, axes: dict[str, Any], options: dict[str, Any]) -> Any
         return of(settings, axes, options, watch)
 
 
-def _print(found: Any, output: str, *, pareto: bool) -> None:
+def _print(found: Any, output: str, *, pareto: bool, notes: bool) -> None:
     """The answer in the format asked for; where nothing is legal, the message says it all."""
     if output == "json":
         sys.stdout.write(found.to_json() + "\n")
@@ -68,4 +69,4 @@ def _print(found: Any, output: str, *, pareto: bool) -> None:
     elif not found.refused:
         from mla_cost.views import search_table
 
-        search_table.show(found.to_dict(), pareto=pareto)
+        search_table.show(found.to_dict(), pareto=pareto, notes=notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mla_cost.cli.flags import Given, command
+from mla_cost.inputs.table import TABLE
 
 if TYPE_CHECKING:
     from mla_cost.studies.sweep import Sweep
@@ -25,19 +27,26 @@ def sweep(given: Given) -> None:
     import gc
 
     from mla_cost.errors import InputError
+    from mla_cost.views.parts import assumed
 
     gc.enable()  # unlike a plan this may run for hours
     output, plot = given["save"], given["plot"]
+    quiet = given["quiet"]
     if given["resume"] and output is None:
         raise InputError("there is nothing to resume without --output", field="--resume")
     study = _study(given, _axes(given["over"]))
+    if not quiet and (output is not None or plot is not None or given["output"] not in {None, "table", "json"}):
+        for line in assumed({"assumed": study.assumed}):
+            sys.stderr.write(f"mla-cost: {line}\n")  # rows have no place for it
     answered = 1
     if output is not None:
-        answered = _save(study, output, given["resume"])
+        answered = _save(study, output, resume=given["resume"], quiet=quiet)
+    elif quiet and plot is None:
+        answered = _answered(study)
     elif plot is None or given["output"] is not None:
-        answered = _print(study, given["output"] or "table")
+        answered = _print(study, given["output"] or "table", notes=not given["no_notes"])
     if plot is not None:
-        _draw(study, plot)
+        _draw(study, plot, quiet=quiet)
     if not answered:
         raise InputError(f"no row has an answer; the first says: {study.reason_of(0)}")
 
@@ -64,6 +73,7 @@ def _study(given: Given, over: dict[str, str]) -> Sweep:
     from mla_cost.studies.sweep.axes import expand, is_glob
 
     flags = given.flags()
+    _require_once(given, over)
     if is_glob(flags["model"]):
         over.setdefault("model", flags["model"])
         flags["model"] = None
@@ -73,19 +83,40 @@ def _study(given: Given, over: dict[str, str]) -> Sweep:
     return of(given.settings(flags), over)
 
 
-def _save(study: Sweep, output: Path, resume: bool) -> int:
+def _require_once(given: Given, over: dict[str, str]) -> None:
+    """Refuse a field that is gone over and stated as well: a plan file may state it, the command line does not."""
+    from mla_cost.errors import InputError
+
+    assigned = given.assigned()
+    for field in over:
+        beside = "--set" if field in assigned else TABLE[field].flags[0] if given.stated(field) else None
+        if beside is not None:
+            raise InputError(
+                f"is gone over, and {beside} states it too; leave one of the two out", field=f"--over {field}"
+            )
+
+
+def _save(study: Sweep, output: Path, *, resume: bool, quiet: bool) -> int:
     from mla_cost.cli import interrupt
     from mla_cost.studies.sweep.output import save
 
-    with _progress(len(study)) as progress:
+    with _progress(len(study), quiet=quiet) as progress:
         try:
             with interrupt.raised():  # the file is to be closed first
                 answered = save(study, output, resume, progress)
         except KeyboardInterrupt:
             sys.stderr.write(f"mla-cost: stopped; --resume continues {output}\n")
             raise typer.Exit(130) from None
-    _wrote(output, f"{len(study):,} rows, {answered:,} of them with an answer")
+    if not quiet:
+        _wrote(output, f"{len(study):,} rows, {answered:,} of them with an answer")
     return answered
+
+
+def _answered(study: Sweep) -> int:
+    """How many rows have an answer, priced up to the first chunk that has one."""
+    from mla_cost.batch.codes import ILLEGAL
+
+    return next((found for chunk in study.chunks() if (found := int((chunk.columns["status"] != ILLEGAL).sum()))), 0)
 
 
 def _wrote(path: Path, what: str) -> None:
@@ -94,9 +125,9 @@ def _wrote(path: Path, what: str) -> None:
 
 
 @contextmanager
-def _progress(points: int) -> Iterator[Callable[[int], None]]:
+def _progress(points: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
     """A bar with rate and time left, on a terminal's stderr only."""
-    if not sys.stderr.isatty():
+    if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console
@@ -113,7 +144,7 @@ def _progress(points: int) -> Iterator[Callable[[int], None]]:
         yield at
 
 
-def _print(study: Sweep, shape: str) -> int:
+def _print(study: Sweep, shape: str, *, notes: bool) -> int:
     from mla_cost.views import rows as view
 
     if shape in {"table", "markdown"}:
@@ -121,8 +152,8 @@ def _print(study: Sweep, shape: str) -> int:
         rows = _first_rows(study, most)
         if shape == "table":
             of_model = study.grid.settings.scope == "model"
-            sent = "by the worst stage in one optimizer step" if of_model else "in forward and backward"
-            view.show(_varying(study), rows, len(study) - len(rows), sent)
+            sent = "in one optimizer step by the stage that sends most" if of_model else "in forward and backward"
+            view.show(_varying(study, rows), rows, len(study) - len(rows), sent, study.assumed, notes=notes)
         else:
             sys.stdout.write(view.markdown_text(study.columns, rows))
         return sum(row["status"] != "illegal" for row in rows) or len(study) > len(rows)
@@ -133,12 +164,14 @@ def _first_rows(study: Sweep, most: int) -> list[dict[str, Any]]:
     return [study[index] for index in range(min(most, len(study)))]
 
 
-def _varying(study: Sweep) -> list[str]:
-    """The settings that vary, then the names that do."""
+def _varying(study: Sweep, rows: list[dict[str, Any]]) -> list[str]:
+    """The settings that are gone over, then every other word or setting in which the rows differ."""
+    from mla_cost.results.columns import VERDICT, figures
+
+    told = {*VERDICT, *(figure.name for figure in figures(study.grid.settings.scope))}
     settings = [axis.name for axis in study.grid.axes if axis.name not in study.names or len(axis.values) > 1]
-    names = [name for name in ("form", "scheme", "kernel", "device") if name not in settings]
-    shown = [name for name in names if name == "form" or (name == "device" and len(study.names["device"]) > 1)]
-    return [*settings, *shown]
+    names = [name for name in study.columns if name not in told and name not in settings]
+    return [*settings, *(name for name in names if name == "form" or len({row[name] for row in rows}) > 1)]
 
 
 def _stream(study: Sweep, shape: str) -> int:
@@ -150,7 +183,7 @@ def _stream(study: Sweep, shape: str) -> int:
     if shape == "csv":
         write(output.csv_head(study))
     elif shape == "json":
-        write('{"schema": "mla-cost/sweep/1", "rows": [')
+        write(f'{{"schema": "mla-cost/sweep/1", "assumed": {json.dumps(study.assumed)}, "rows": [')
     comma = ""
     sys.stdout.flush()  # what cannot be written to is reported before anything is priced
     for chunk in study.chunks():
@@ -166,7 +199,7 @@ def _stream(study: Sweep, shape: str) -> int:
     return answered
 
 
-def _draw(study: Sweep, path: Path) -> None:
+def _draw(study: Sweep, path: Path, *, quiet: bool) -> None:
     from mla_cost.cli import progress
     from mla_cost.errors import InputError
     from mla_cost.studies.sweep.frontier import frontier, kernels_of
@@ -187,7 +220,8 @@ def _draw(study: Sweep, path: Path) -> None:
         draw(path, title, seq_lens, sps, [Panel(*panel) for panel in panels])
     except OSError as error:
         raise InputError(f"cannot write it: {error.strerror}", file=str(path)) from None
-    _wrote(path, f"{len(panels)} panel{'s' * (len(panels) > 1)} of {len(study):,} rows")
+    if not quiet:
+        _wrote(path, f"{len(panels)} panel{'s' * (len(panels) > 1)} of {len(study):,} rows")
 
 
 def _priced(study: Sweep) -> str:

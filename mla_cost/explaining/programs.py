@@ -8,6 +8,11 @@ from mla_cost.pricing.compile import Key, listing
 from mla_cost.results import ProgramLine, ProgramListing
 
 
+def _shape(dims: tuple[str, ...], zeros: frozenset[str]) -> tuple[str, ...]:
+    """The dims of a tensor; of a number one of size 1, of a tensor that is not there none."""
+    return () if zeros & set(dims) else dims or ("1",)
+
+
 def program(form: str, key: Key) -> ProgramListing:
     """The listing of a key. form: the name it was asked for by, which may be that of a pair.
 
@@ -21,7 +26,7 @@ def program(form: str, key: Key) -> ProgramListing:
     except ProgramError as error:
         raise InputError(str(error)) from None
     lines = [
-        ProgramLine(line.depth, line.text, tuple(() if zeros & set(dims) else dims for dims in line.dims), line.note)
+        ProgramLine(line.depth, line.text, tuple(_shape(dims, zeros) for dims in line.dims), line.note)
         for line in found
     ]
     holds = key.predicates.words()

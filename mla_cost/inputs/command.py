@@ -26,6 +26,18 @@ def command_of(settings: PlanSettings) -> str:
     return shlex.join(["mla-cost", "plan", *words])
 
 
+# what a search goes over, or takes from it, but for what it holds unless asked otherwise
+_SEARCHED: Final = frozenset(row.name for row in TABLE.values() if row.search != "fixed") - {"etp", "virtual_stages"}
+
+
+def search_command(settings: PlanSettings, **own: Any) -> str:
+    """The command that searches over all that these settings hold; own: its options beside them."""
+    usual = PlanSettings(scope=settings.scope).by_scope()
+    free = settings.model_copy(update={name: getattr(usual, name) for name in _SEARCHED - {"scope"}})
+    words = [word for name, value in own.items() for word in (f"--{name.replace('_', '-')}", _text(value))]
+    return shlex.join(["mla-cost", "search", *shlex.split(command_of(free))[2:], *words])
+
+
 def _words(row: Setting, value: Any) -> Iterator[str]:
     if row.kind in {"mapping", "entries"}:
         yield from _entries(row, value)

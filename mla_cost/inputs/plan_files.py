@@ -35,6 +35,8 @@ def assignments(texts: Iterable[str] | None, prefix: str = "") -> dict[str, Any]
         if not equals or not field.strip() or not value.strip():
             raise InputError(f"expected FIELD=VALUE, read {shown(text)}", field=f"--{prefix or 'set'}")
         path = f"{prefix}.{field.strip()}" if prefix else field.strip()
+        if path in found:
+            raise InputError("is given twice and has one value", field=f"--{prefix or 'set'} {field.strip()}")
         found[path] = value.strip() if _of_kind(path, "tokens") else _scalar(value.strip())
     return found
 
@@ -63,9 +65,16 @@ def _scalar(text: str) -> Any:
 
 
 def settings(
-    file: Path | None, flags: Mapping[str, Any], assigned: Mapping[str, Any], reserve: Mapping[str, Any]
+    file: Path | None,
+    flags: Mapping[str, Any],
+    assigned: Mapping[str, Any],
+    reserve: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
+    base_file: str | None = None,
 ) -> PlanSettings:
     """The settings of a plan file or ready plan (or the defaults) with flags and assignments over them.
+
+    base, base_file: settings that were read elsewhere, in place of a plan file, and where.
 
     Raises:
         InputError: anything that is wrong, with the file and field it stands in.
@@ -75,7 +84,7 @@ def settings(
         from mla_cost.inputs.catalog import plan_path
 
         file = plan_path(file)
-    data = _read(file) if file is not None else {}
+    data = _read(file) if file is not None else dict(base or {})
     data.update({name: value for name, value in flags.items() if value is not None})
     for path, value in {**assigned, **reserve}.items():
         _assign(data, path, value)
@@ -83,7 +92,7 @@ def settings(
         if name in data:
             data[name] = _as_names(name, data[name])
     try:
-        return validated(PlanSettings, data, file=str(file) if file is not None else None)
+        return validated(PlanSettings, data, file=str(file) if file is not None else base_file)
     except InputError as error:
         stated = [*(name for name, value in flags.items() if value is not None), *assigned, *reserve]
         raise _blamed(error, stated) from None
@@ -92,7 +101,7 @@ def settings(
 def _blamed(error: InputError, stated: Iterable[str]) -> InputError:
     """The error without the plan file where the command line stated the field over it."""
     field = error.field or ""
-    if not any(field == path or field.startswith(f"{path}.") for path in stated):
+    if not any(field == path or field.startswith((f"{path}.", f"{path}, ")) for path in stated):
         return error
     return InputError(error.message, field=error.field, value=error.value, allowed=error.allowed, nearest=error.nearest)
 

@@ -84,8 +84,11 @@ def _rows(path: str) -> list[ScheduleRow]:
 
 
 def _row(path: str, number: int, given: Any) -> ScheduleRow:
-    if not isinstance(given, list) or len(given) != len(_COLUMNS):
+    if not isinstance(given, list):
         raise InputError("must be a list of five", file=path, field=f"row {number}", value=given, allowed=_ALLOWED)
+    if len(given) != len(_COLUMNS):
+        message = f"must be a list of five, not of {len(given)}"
+        raise InputError(message, file=path, field=f"row {number}", allowed=_ALLOWED)
     stage, slot, kind, chunk, micro_batch = given
     for column, value in zip(_COLUMNS, given, strict=True):
         if column != "kind" and (type(value) is not int or not 0 <= value < _LARGEST):

@@ -3,7 +3,8 @@
 The rows of `mla_cost.inputs.table` say what each setting is; here stand their types, for readers and type checkers.
 """
 
-from typing import Annotated, Any, Final, Literal, Self
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -20,6 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from mla_cost.declared import defaults
+from mla_cost.declared.optimizers import OPTIMIZERS
 from mla_cost.declared.shardings import SHARDINGS
 from mla_cost.errors import shown
 from mla_cost.inputs import table
@@ -52,19 +54,26 @@ def _default(name: str) -> Any:
     return TABLE[name].default
 
 
-def _sharding(given: Any) -> Any:
+def _named(declared: Collection[str]) -> Any:
     """The name of a declared row; what is none is refused as a word that is not one of a few."""
-    if isinstance(given, str) and given in SHARDINGS:
-        return given
-    *first, last = map(repr, SHARDINGS)
-    raise PydanticCustomError(
-        "literal_error", "Input should be {expected}", {"expected": f"{', '.join(first)} or {last}"}
-    )
+
+    def check(given: Any) -> Any:
+        if isinstance(given, str) and given in declared:
+            return given
+        *first, last = map(repr, declared)
+        expected = f"{', '.join(first)} or {last}" if first else last
+        raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
+
+    return Annotated[
+        str, BeforeValidator(check), WithJsonSchema({"enum": list(declared), "type": "string"}, mode="serialization")
+    ]
 
 
-ShardingName = Annotated[
-    str, BeforeValidator(_sharding), WithJsonSchema({"enum": list(SHARDINGS), "type": "string"}, mode="serialization")
-]
+if TYPE_CHECKING:
+    ShardingName = str
+    OptimizerName = str
+else:
+    ShardingName, OptimizerName = _named(SHARDINGS), _named(OPTIMIZERS)
 Memory = Annotated[ByteSize, WrapValidator(_bounded)]
 Names = tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...]
 Tokens = Annotated[int, BeforeValidator(count_of)]
@@ -100,6 +109,11 @@ class PlanSettings(BaseModel):
     stage: Annotated[int, _limits("stage")] | None = _default("stage")
     mtp: Annotated[int, _limits("mtp")] | None = _default("mtp")
     sharding: ShardingName = _default("sharding")
+    replicas: Annotated[int, _limits("replicas")] = _default("replicas")
+    reshard: table.Reshard = _default("reshard")
+    prefetch: Annotated[int, _limits("prefetch")] = _default("prefetch")
+    multi_rank_bucket_allreduce: table.Switched = _default("multi_rank_bucket_allreduce")
+    optimizer: OptimizerName = _default("optimizer")
     gradient_dtype: table.StateDtype = _default("gradient_dtype")
     moment_dtype: table.StateDtype = _default("moment_dtype")
     main_weights: table.MainWeights = _default("main_weights")

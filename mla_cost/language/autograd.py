@@ -8,7 +8,7 @@ from mla_cost.language.dims import Predicates
 from mla_cost.language.polynomial import ZERO
 from mla_cost.language.strides import contiguous
 from mla_cost.language.tensors import Allocator, Storage, Tensor
-from mla_cost.language.timeline import DTYPE_BYTES, Allocation
+from mla_cost.language.timeline import DTYPE_BYTES, Allocation, WorkClass
 
 Gradients = list["Tensor | None"]
 Backward = Callable[[Gradients], Sequence["Tensor | None"]]
@@ -17,7 +17,7 @@ Backward = Callable[[Gradients], Sequence["Tensor | None"]]
 class Node:
     """A node of the backward graph. `backward` gets one gradient per output and gives one per edge."""
 
-    __slots__ = ("backward", "edges", "late", "number", "op", "outputs", "region", "saved", "slot")
+    __slots__ = ("backward", "edges", "kind", "late", "number", "op", "outputs", "region", "saved", "slot")
 
     def __init__(
         self,
@@ -28,6 +28,7 @@ class Node:
         saved: Sequence[Tensor],
         outputs: int,
     ) -> None:
+        self.kind: WorkClass = "elementwise"  # of what it runs without telling it
         self.number = number
         self.op = op
         self.edges = tuple(edges)
@@ -137,11 +138,13 @@ class Recorder(Allocator):
     ) -> None:
         """Make the node that leads from outputs back to inputs, keeping `saved` until it has run."""
         kept = [Tensor(t.storage, t.axes, t.dtype, t.label) for t in saved]
+        self.moved(inputs)
         if self._capturing is not None:
             self._capture(self._capturing, kept)
             return
         self._nodes += 1
         node = Node(self._nodes, self.op, [t.edge for t in inputs], backward, (), len(outputs))
+        node.kind = self.kind
         if self._region is None:
             self._hold(node, kept)
         elif kept:
@@ -268,7 +271,7 @@ class Recorder(Allocator):
                 region.held.clear()
 
     def _run_again(self, region: Region) -> None:
-        op, region.captured = self.op, []
+        op, kind, region.captured = self.op, self.kind, []
         self._capturing, self.phase = region, "recompute"
         try:
             results = region.body(list(region.inputs))
@@ -278,3 +281,4 @@ class Recorder(Allocator):
         except _AllCaptured as stop:
             stop.__traceback__ = None
         self._capturing, self.phase, self.op = None, "backward", op
+        self.begins(kind)

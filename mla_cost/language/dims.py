@@ -60,6 +60,7 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "r_half": ("half of r, which RoPE turns as one", "dims.qk_rope_head_dim / 2"),
     "s_half": ("half of s, one of two chunks of the sequence that a rank holds", "seq_len / sp / 2"),
 }
+HEADS = frozenset({"n", "l"})  # dims that count heads, all of a rank or those of one of a sequence's
 # dims that are one tp rank's part of a width: a weight with one of them is divided
 TP_PARTS = frozenset({"n", "l", "l_in", "d_q_part", "kv_part", "f", "V", "m", "j"})
 # dims that are one rank's part of the experts: a weight with one of them is divided over ep, and over etp by its width

@@ -68,7 +68,9 @@ class Machine(Recorder):
                 self._gather(node, gradients)
                 continue
             self._restore(node)
+            self.begins(node.kind)
             results = list(node.backward(gradients))
+            self.moved([*gradients, *node.saved])
             gradients.clear()
             node.saved.clear()
             self._leave(node)
@@ -108,6 +110,8 @@ class Machine(Recorder):
         result = self._allocate(
             f"sum of gradients of {self.op}", like(self.predicates, parked.axes), parked.dtype, in_place
         )
+        self.runs("elementwise", [parked, parked], [result])
+        self.reported()
         slots[index] = None
         allocation = parked.storage.allocation
         del parked
@@ -126,7 +130,7 @@ class Machine(Recorder):
         gradient = gradients.pop()
         assert gradient is not None
         if not is_contiguous(self.predicates, gradient.axes):
-            gradient = self.copy(gradient, f"gradient of {leaf.name}")
+            gradient = self.copied(gradient, f"gradient of {leaf.name}")
         allocation = gradient.storage.allocation
         allocation.label = f"gradient of {leaf.name}"
         if leaf.parameter:

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from mla_cost.language.machine import Machine, Tensor
 from mla_cost.language.program import BoundName, DeclarationError
+from mla_cost.language.timeline import WorkClass
 
 Tensors = list[Tensor]
 Part = tuple[str, str]
@@ -72,14 +73,15 @@ _ASKED: dict[str, Callable[[Call], Any]] = {
 class Rule:
     """One op: its name with the word that selects it, its operands, and the function that runs it."""
 
-    __slots__ = ("absent", "asked", "follows", "function", "name", "operands", "worded")
+    __slots__ = ("absent", "asked", "follows", "function", "kind", "name", "operands", "worded")
 
-    def __init__(self, name: str, function: Callable[..., Any], absent: Absent) -> None:
+    def __init__(self, name: str, function: Callable[..., Any], absent: Absent, kind: WorkClass) -> None:
         kinds = function.__annotations__
         own = function.__code__.co_varnames[: function.__code__.co_argcount]
         self.name = name
         self.function = function
         self.absent = absent
+        self.kind = kind
         self.operands = tuple(name for name in own if kinds[name] == "Tensor")
         self.follows = next((name for name in own if kinds[name] in {"list[Tensor]", "Tensors"}), "")
         self.worded = "words" in own
@@ -100,6 +102,7 @@ class Rule:
 
     def _run(self, call: Call, given: Tensors) -> Tensors:
         self._check(given)
+        call.machine.begins(self.kind)
         waiting, arguments = list(given), []
         for name, asked in self.asked:
             if asked is not None:
@@ -130,12 +133,18 @@ Runs = Callable[[Call, Tensors], Tensors]
 OPS: dict[str, Runs] = {}  # what has declared itself so far; `rules.RULES` is all of it
 
 
-def op(name: str, word: str = "", *, absent: Absent = "refused") -> Callable[[Function], Function]:
-    """Declare a function to be the rule of an op, or of one way to run it that a text asks for by a `word`."""
+def op(
+    name: str, word: str = "", *, absent: Absent = "refused", kind: WorkClass = "elementwise"
+) -> Callable[[Function], Function]:
+    """Declare a function to be the rule of an op, or of one way to run it that a text asks for by a `word`.
+
+    kind: the class of what it runs on the device without telling it (`Machine.runs`): a kernel that reads the operands
+    and writes what is made.
+    """
 
     def declare(function: Function) -> Function:
         full = spelled(name, word)
-        OPS[full] = Rule(full, function, absent)
+        OPS[full] = Rule(full, function, absent, kind)
         return function
 
     return declare

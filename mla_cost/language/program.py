@@ -18,9 +18,11 @@ One line is one op, in the order a practitioner writes them:
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from string import Formatter
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from mla_cost.errors import InputError, nearest
 from mla_cost.language.fused_workspace import NO_WORKSPACE, Workspace
@@ -131,11 +133,26 @@ class Piece(NamedTuple):
         return f"{owner}piece {self.name}, line `{line}`"
 
 
-class Requirement(NamedTuple):
+SIZES_ASKED: Final = (
+    "seq_len",
+    "sp",
+    "heads",
+    "sp_inside",
+    "sp_outside",
+    "four",
+)  # what requirements ask about, and their messages tell
+
+
+@dataclass(frozen=True)
+class Requirement:
     """A condition for a program to exist. message may use the names of all values, e.g. `{heads}`.
 
     kind `divides`: `what` must be a multiple of `by`, or of `times` as much where `by` is above 1; `at_most`: `what` <=
     `by`. Both name settings or dims.
+
+    Raises:
+        DeclarationError: a name that is none of those, in the message too.
+
     """
 
     kind: Literal["divides", "at_most"]
@@ -143,6 +160,13 @@ class Requirement(NamedTuple):
     by: str
     message: str
     times: int = 1
+
+    def __post_init__(self) -> None:
+        named = [field.split(".")[0] for _, field, _, _ in Formatter().parse(self.message) if field is not None]
+        for name in (self.what, self.by, *named):
+            if name not in SIZES_ASKED:
+                known = f"a requirement asks about {', '.join(SIZES_ASKED)}, not {name!r}"
+                raise DeclarationError(known, nearest=nearest(name, SIZES_ASKED))
 
     def parts(self, degree: Any) -> Any:
         """Into how many parts ranks cut something. degree: a number or an array, as the answer."""
@@ -156,10 +180,8 @@ class Requirement(NamedTuple):
 
 def sizes_asked(values: Mapping[str, Any]) -> dict[str, Any]:
     """What requirements ask about, by the names of settings and dims. values: of the symbols S, P and n."""
-    inside = values.get("A", 1)
-    outside = values.get("C", values["P"])
-    sizes = {"seq_len": values["S"], "sp": values["P"], "heads": values["n"]}
-    return {**sizes, "sp_inside": inside, "sp_outside": outside, "four": 4}
+    inside, outside = values.get("A", 1), values.get("C", values["P"])
+    return dict(zip(SIZES_ASKED, (values["S"], values["P"], values["n"], inside, outside, 4), strict=True))
 
 
 class Form(NamedTuple):

@@ -75,6 +75,10 @@ class Schedule:
     word: the passes of a stage, in order. problems: what it asks of its size, with the way out of each. fills: whether
     its passes are those of as many micro-batches as stages where there are more, each repeated. slots: how many slots
     it takes where every pass takes one, were that known; else the table is walked.
+
+    Raises:
+        TypeError: `problems` gives no `Problem`s: asked once, for the smallest pipeline.
+
     """
 
     name: str
@@ -84,6 +88,11 @@ class Schedule:
     problems: Callable[[ScheduleSize], Iterator[Problem]]
     fills: bool = False
     slots: Callable[[ScheduleSize], int] | None = None
+
+    def __post_init__(self) -> None:
+        for found in self.problems(ScheduleSize(stages=1, chunks=1, micro_batches=1)):
+            if not isinstance(found, Problem):
+                raise TypeError(f"schedule {self.name}: problems gives a Problem each, not {type(found).__name__}")
 
 
 class DeadlockError(Exception):

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mla_cost.language.dims import Predicates
 from mla_cost.language.polynomial import ZERO, Polynomial
 from mla_cost.language.strides import Axes, contiguous, is_contiguous, like, names
-from mla_cost.language.timeline import DTYPE_BYTES, Allocation, Event, OpFlops, Phase, Timeline
+from mla_cost.language.timeline import (
+    DTYPE_BYTES,
+    Allocation,
+    Event,
+    KernelRun,
+    OpFlops,
+    Phase,
+    Product,
+    Timeline,
+    WorkClass,
+)
 
 if TYPE_CHECKING:
     from mla_cost.language.autograd import Edge
+
+
+Dims = tuple[str, ...]
 
 
 class Storage:
@@ -64,6 +77,9 @@ class Allocator:
         self.phase: Phase = "forward"
         self.op = ""
         self.closed = False
+        self.kind: WorkClass = "elementwise"  # of what an op runs without telling it
+        self._made: list[Polynomial] = []  # by the op that runs
+        self._reported = False
         self._sizes: dict[tuple[tuple[str, ...], str], Polynomial] = {}
 
     def new(self, label: str, dims: Sequence[str], dtype: str | None = None) -> Tensor:
@@ -77,6 +93,7 @@ class Allocator:
     def _allocate(self, label: str, axes: Axes, dtype: str, merged: bool = False) -> Tensor:
         dims, timeline = names(axes), self.timeline
         size = self.bytes_of(dims, dtype)
+        self._made.append(size)
         allocation = Allocation(
             number=len(timeline.allocations),
             label=label,
@@ -131,6 +148,128 @@ class Allocator:
         if phase == "recompute":
             needed, recomputed, phase = ZERO, needed + recomputed, "backward"
         self.timeline.flops.append(OpFlops(self.op, phase, needed, recomputed, attention, skips_masked))
+
+    # ---- what runs on the device
+
+    def copied(self, tensor: Tensor, label: str) -> Tensor:
+        """As `copy`, by a kernel of its own."""
+        result = self.copy(tensor, label)
+        self.runs("copy", [tensor], [result])
+        return result
+
+    def begins(self, kind: WorkClass) -> None:
+        """An op starts: what it makes from here on is its own."""
+        self.kind = kind
+        self.reported()
+
+    def reported(self, *, whole: bool = False) -> None:
+        """What was made so far is accounted for. whole: and so is all that this op still makes."""
+        self._made.clear()
+        self._reported = whole
+
+    def runs(
+        self,
+        work: WorkClass,
+        reads: Iterable[Tensor | Polynomial | None],
+        writes: Iterable[Tensor | Polynomial],
+        *,
+        launches: Polynomial | int = 1,
+        dtype: str = "",
+        product: Product | None = None,
+        flops: Polynomial | None = None,
+        skips_masked: bool = False,
+        of_weight: bool = False,
+        collective: int | None = None,
+    ) -> None:
+        """Record a call on the device. Tensors count once, each as large as it is where nothing expands it."""
+        self.timeline.kernels.append(
+            KernelRun(
+                op=self.op,
+                phase=self.phase,
+                work=work,
+                reads=tuple(self._through_memory(each) for each in reads if each is not None),
+                writes=tuple(map(self._through_memory, writes)),
+                launches=Polynomial.constant(launches) if isinstance(launches, int) else launches,
+                dtype=dtype or self.dtype,
+                product=product,
+                flops=flops,
+                skips_masked=skips_masked,
+                of_weight=of_weight,
+                collective=collective,
+            )
+        )
+        self.reported(whole=True)
+
+    def _through_memory(self, what: Tensor | Polynomial) -> Polynomial:
+        if isinstance(what, Polynomial):
+            return what
+        return self.bytes_of(tuple(axis.name for axis in what.axes if axis.stride is not None), what.dtype)
+
+    def multiplies(
+        self,
+        rows: Dims,
+        columns: Dims,
+        inner: Dims,
+        *,
+        batch: Dims = (),
+        dtype: str | None = None,
+        into: str | None = None,
+        work: WorkClass = "gemm",
+        of_weight: bool = False,
+    ) -> None:
+        """Record the product [batch rows inner] x [batch inner columns], written once in the dtype `into`."""
+        dtype = dtype or self.dtype
+        count = self.predicates.elements
+        self.runs(
+            work,
+            (self.bytes_of((*batch, *rows, *inner), dtype), self.bytes_of((*batch, *inner, *columns), dtype)),
+            (self.bytes_of((*batch, *rows, *columns), into or dtype),),
+            dtype=dtype,
+            product=Product(count(batch), count(rows), count(columns), count(inner)),
+            flops=count((*batch, *rows, *columns, *inner)) * 2,
+            of_weight=of_weight,
+        )
+
+    def multiplies_back(
+        self, rows: Dims, columns: Dims, inner: Dims, *, dtype: str | None = None, into: str | None = None
+    ) -> None:
+        """Record both products of a linear's backward: the input's gradient, and the weight's in the dtype `into`."""
+        self.multiplies(rows, inner, columns, dtype=dtype)
+        self.multiplies(columns, inner, rows, dtype=dtype, into=into, of_weight=True)
+
+    def multiplies_rows(self, groups: Dims, rows: Dims, columns: Dims, inner: Dims, dtype: str, back: bool) -> None:
+        """Record a product of rows by groups, each with its own weight [groups columns inner], or both of its backward.
+
+        Its shape has the rows of all groups together.
+        """
+        count, size = self.predicates.elements, self.bytes_of
+        inside, outside = size((*rows, *inner), dtype), size((*rows, *columns), dtype)
+        weight, flops = size((*groups, *columns, *inner), dtype), count((*rows, *columns, *inner)) * 2
+        calls = (
+            [
+                (outside, weight, inside, (rows, inner, columns), False),
+                (outside, inside, weight, (rows, inner, columns), True),
+            ]
+            if back
+            else [(inside, weight, outside, (rows, columns, inner), False)]
+        )
+        for first, second, result, shape, of_weight in calls:
+            m, n, k = map(count, shape)
+            self.runs(
+                "grouped_gemm",
+                (first, second),
+                (result,),
+                dtype=dtype,
+                product=Product(count(groups), m, n, k),
+                flops=flops,
+                of_weight=of_weight,
+            )
+
+    def moved(self, reads: Iterable[Tensor | None]) -> None:
+        """Where the op has reported nothing: it reads its operands once, and writes what it made."""
+        if self._made and not self._reported:
+            self.runs(self.kind, [t for t in reads if t is not None], list(self._made))
+        self.reported()
 
     def is_contiguous(self, tensor: Tensor) -> bool:
         """Whether the tensor lies row-major without gaps."""

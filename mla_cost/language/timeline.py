@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from mla_cost.language.polynomial import Polynomial
+from mla_cost.language.polynomial import ONE, Polynomial
 
 PROGRAMS = 768  # that a process keeps, and of each thing folded from them: with these 150 KB a program (44 MB for 290)
 
@@ -109,6 +109,56 @@ class OpFlops(NamedTuple):
     skips_masked: bool = False
 
 
+WorkClass = Literal[
+    "gemm",
+    "grouped_gemm",
+    "attention",
+    "elementwise",
+    "norm",
+    "softmax",
+    "rope",
+    "copy",
+    "permutation",
+    "loss",
+    "collective",
+]
+
+
+class Product(NamedTuple):
+    """The shape of a matrix product, or of fused attention: `batch` times m by k with k by n.
+
+    batch: products of their own, each on m, n and k; of a grouped product the groups, among which m is the rows of
+    all. Of attention: heads times sequences, query and key positions, and the widths of query and value together.
+    """
+
+    batch: Polynomial
+    m: Polynomial
+    n: Polynomial
+    k: Polynomial
+
+
+class KernelRun(NamedTuple):
+    """One call on the device. reads, writes: what passes through its memory, each tensor once. Bytes.
+
+    flops: as it runs them, of causal attention the full square; skips_masked: half of them under a causal mask.
+    launches: kernels that one call starts. product: the shape of one that multiplies. of_weight: whether its
+    result is a weight's gradient. collective: the number of the one that this call is.
+    """
+
+    op: str
+    phase: Phase
+    work: WorkClass
+    reads: tuple[Polynomial, ...]
+    writes: tuple[Polynomial, ...]
+    launches: Polynomial = ONE
+    dtype: str = ""
+    product: Product | None = None
+    flops: Polynomial | None = None
+    skips_masked: bool = False
+    of_weight: bool = False
+    collective: int | None = None
+
+
 class FusedCall(NamedTuple):
     """The dims that a fused attention kernel was called with."""
 
@@ -137,6 +187,7 @@ class Timeline:
         self.events: list[Event] = []
         self.collectives: list[Collective] = []
         self.flops: list[OpFlops] = []
+        self.kernels: list[KernelRun] = []
         self.parameters: list[Allocation] = []
         self.fused_calls: list[FusedCall] = []
         self.persistent: list[PersistentBuffer] = []

@@ -78,7 +78,7 @@ def _times(text: str, place: int, *, grouped: bool) -> tuple[int, int]:
         end += 1
     digits = text[place + 1 : end]
     if not digits or len(digits) > 6 or int(digits) < 1:
-        raise _bad(text, place, "* is followed by the number of repeats, 1 or more")
+        raise _bad(text, place, "* is followed by the number of repeats, 1 to 999,999")
     return int(digits), end
 
 

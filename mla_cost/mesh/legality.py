@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from mla_cost.errors import Problem
+from mla_cost.language.numbers import round_up
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.layout_string import LAYOUT, parse_layout
 from mla_cost.mesh.schedule import schedule_of, size_of
@@ -99,7 +100,7 @@ def _sequence(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
         return
     step = sequence_parts(parallel, megatron_sp=shape.megatron_sp)
     if shape.seq_len % step:
-        above = -(-shape.seq_len // step) * step
+        above = round_up(shape.seq_len, step)
         message = f"seq_len {shape.seq_len} does not split over sp {parallel.sp} x tp {step // parallel.sp}"
         below = f" or {above - step}" if above > step else ""
         yield Problem("seq_len", message, f"change seq_len to {above}{below}")
@@ -117,7 +118,7 @@ def _batch(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
         f"but global_batch is {shape.global_batch}"
     )
     if shape.global_batch % per_step:
-        above = -(-shape.global_batch // per_step) * per_step
+        above = round_up(shape.global_batch, per_step)
         yield Problem("global_batch", message, f"change global_batch to {above} and micro_batches to match")
     else:
         yield Problem("micro_batches", message, f"change micro_batches to {shape.global_batch // per_step}")

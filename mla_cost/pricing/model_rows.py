@@ -18,7 +18,7 @@ from mla_cost.pricing.rows import illegal
 from mla_cost.pricing.stage import StageActivations
 from mla_cost.pricing.stage_work import communications, flops
 from mla_cost.pricing.step_traffic import Totals
-from mla_cost.pricing.whole_model import StageCost, evaluated, parallel_of, reported, verdict
+from mla_cost.pricing.whole_model import StageCost, evaluated, parallel_of, reported, verdict, worst_of
 from mla_cost.results import Breakdown, Communication, Memory, PeakEvent, Result, Stage, Verdict
 
 
@@ -40,7 +40,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
     point = worst.costs[0].segments[-1].point
     traffic = communications(model, costs, chosen)
     memory, sent = _memory(costs, worst, traffic), traffic[worst.stage]
-    _require_exact(worst, sent)
+    _require_exact(worst, traffic)
     return Result(
         device=device.name if device else None,
         scope=settings.scope,
@@ -64,17 +64,17 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
     )
 
 
-def _require_exact(worst: StageCost, sent: Communication) -> None:
+def _require_exact(worst: StageCost, traffic: Sequence[Communication]) -> None:
     """Refuse sums that not every evaluator would give exactly; every part of them is below the limit already.
 
     Raises:
-        Illegal: the peak, or the payload or wire bytes of one optimizer step, reach 2^53.
+        Illegal: the peak, or the payload bytes of one optimizer step, or what any stage sends in one, reach 2^53.
 
     """
-    every = Totals(sent.collectives)
+    every, most = Totals(traffic[worst.stage].collectives), max(Totals(sent.collectives).wire() for sent in traffic)
     for what, amount in (
         ("the worst stage holds", worst.peak),
-        ("a rank sends in one step", max(every.payload(), every.wire())),
+        ("a rank sends in one step", max(every.payload(), most)),
     ):
         if amount >= EXACT_LIMIT:
             raise too_large(ExactLimitError(f"{what} {amount} bytes"))
@@ -87,7 +87,7 @@ def _reported_verdict(
     asked = reported(costs, settings)
     point = asked.costs[0].segments[-1].point
     found = verdict(model, device, settings, point, asked.peak, asked.allowed)
-    worst = max(costs, key=lambda cost: cost.peak)
+    worst = worst_of(costs)
     if found.status in {"fits", "tight"} and worst.peak > asked.peak:
         other = verdict(model, device, settings.model_copy(update={"stage": worst.stage}), point, worst.peak)
         if other.status == "oom":
@@ -96,7 +96,7 @@ def _reported_verdict(
 
 
 def _settings(settings: PlanSettings, key: Key) -> dict[str, object]:
-    fields = ("remat", "causal", "tp", "pp", "ep", "etp", "dp", "sharding", "cross_entropy")
+    fields = ("remat", "causal", "tp", "pp", "ep", "etp", "dp", "sharding", "optimizer", "cross_entropy")
     priced = ("value_padding", "v_layout", "attention_layout", "softmax_dtype", "mask", "norm", "names")
     own = IMPLEMENTATION if PROFILES[key.profile].texts else ()
     found = {field: getattr(key if field in PROFILES[key.profile].fixed else settings, field) for field in priced}

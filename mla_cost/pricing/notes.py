@@ -8,7 +8,7 @@ from mla_cost.declared.forms import FORMS
 from mla_cost.declared.layers import LAYERS
 from mla_cost.declared.layers import named as declared_as
 from mla_cost.declared.profiles import PROFILES
-from mla_cost.inputs import table
+from mla_cost.inputs import catalog, table
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.settings import is_stated as _stated
@@ -39,6 +39,7 @@ def notes(model: ModelConfig, settings: PlanSettings, point: Point, *, device: b
         yield f"{_said(settings, 'names')}: no effect (profile {profile.name} has its own code)"
     yield from _layers(model, settings)
     yield from _policies(model, settings, profile)
+    yield from _modules(model, settings)
     yield from _facts(model, settings)
     if profile.sparse and model.indexer is not None:
         yield f"{profile.sparse}: here attention is priced to all tokens, in the form asked for"
@@ -59,10 +60,29 @@ def _policies(model: ModelConfig, settings: PlanSettings, profile: Profile) -> I
     """Recomputation of a piece that no layer of the model has, but for the parts that `_layers` names."""
     layers = {declared_as("layer", experts=kind.moe) for kind in layer_kinds(model)}
     there = {"attend"}.union(*({*parse(LAYERS[name].text), *profile.pieces(name)} for name in layers))
-    for name in settings.remat.split("+"):
+    names = settings.remat.split("+")
+    for name in names:
+        whole = _within(name, names)
+        if whole:
+            yield f"remat {name}: no effect (remat {whole} runs it again already)"
         asked = frozenset() if name in _HOLDS else {*POLICIES.get(name, ()), *DISCARDING.get(name, ())}
         if asked and not asked & there:
             yield f"remat {name}: no effect (no layer of {model.name} has what it runs again)"
+
+
+def _within(name: str, names: list[str]) -> str:
+    """The policy beside `name` that runs again all that it does; empty where none."""
+    if "full" in names and name != "full":
+        return "full"
+    own = {*POLICIES.get(name, ())}
+    return next((other for other in names if own and own < {*POLICIES.get(other, ())}), "")
+
+
+def _modules(model: ModelConfig, settings: PlanSettings) -> Iterator[str]:
+    """More multi-token-prediction modules than the model is published with."""
+    own = catalog.model(settings.model).num_mtp_layers or 0 if settings.mtp else 0
+    if settings.mtp and settings.mtp > own:
+        yield f"{_said(settings, 'mtp')}: priced as asked; {model.name} is published with {own}"
 
 
 def block_notes(settings: PlanSettings, point: Point, *, device: bool = True) -> Iterator[str]:

@@ -17,7 +17,7 @@ from mla_cost.inputs import table
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.dims import SYMBOLS, base_values, predicates_of
-from mla_cost.language.numbers import at_each, floor_divide, maximum
+from mla_cost.language.numbers import at_each, ceil_divide, floor_divide, maximum, round_up
 from mla_cost.language.program import Kernel, Pair, Profile, Requirement, Scheme, sizes_asked
 from mla_cost.language.recompute import DISCARDING, POLICIES, TOGETHER
 from mla_cost.pricing.compile import Key, form_of
@@ -110,10 +110,11 @@ def named(kind: str, name: Any, known: Mapping[str, Any]) -> Any:
         InputError: naming what exists and what may have been meant.
 
     """
+    words = tuple(dict.fromkeys((*defaults.ALSO.get(kind, ()), *known)))
     if not isinstance(name, str):
-        raise InputError("must be a name", field=kind, value=name, allowed=", ".join(known))
+        raise InputError("must be a name", field=kind, value=name, allowed=", ".join(words))
     if name not in known:
-        raise InputError(f"unknown {kind} {shown(name)}", allowed=", ".join(known), nearest=nearest(name, known))
+        raise InputError(f"unknown {kind} {shown(name)}", allowed=", ".join(words), nearest=nearest(name, words))
     return known[name]
 
 
@@ -246,13 +247,13 @@ def layer_sizes(model: ModelConfig, settings: Any) -> dict[str, Any]:
         "I": model.indexer_layer_bytes or 0,
         "V": padded_vocabulary(model.vocab_size or 0, tp, settings.vocab_multiple) // tp,
         "V_all": model.vocab_size or 0,
-        "q": -(-settings.seq_len // settings.sp * settings.micro_batch // settings.loss_chunks),
+        "q": ceil_divide(ceil_divide(settings.seq_len, settings.sp) * settings.micro_batch, settings.loss_chunks),
         "E": settings.ep,
         "T": settings.etp,
         "e": experts,
         "c": experts // settings.ep,
         "K": model.num_experts_per_token or 0,
-        "w": -(-sent // settings.ep),
+        "w": ceil_divide(sent, settings.ep),
         "g": width // settings.etp,
         "m": (model.num_shared_experts or 0) * width // tp,
         "j": model.dims.hidden // tp,
@@ -267,12 +268,12 @@ def received_rows(model: ModelConfig, ep: int, imbalance: int | str, tokens: Any
     chosen, own = model.num_experts_per_token or 0, (model.num_routed_experts or 0) // ep
     if isinstance(imbalance, str):
         return tokens * ep * min(chosen, own)
-    return -(-tokens * chosen * imbalance // 100)
+    return ceil_divide(tokens * chosen * imbalance, 100)
 
 
 def received_values(rows: Any, ep: Any) -> dict[str, Any]:
     """Rows that reach one rank over ep, and those that its experts send back to each. Numbers, or arrays of them."""
-    return {"R": rows, "z": -(-rows // ep)}
+    return {"R": rows, "z": ceil_divide(rows, ep)}
 
 
 def token_values(model: ModelConfig, ep: int, imbalance: int | str, tokens: int) -> dict[str, int]:
@@ -290,7 +291,7 @@ def token_values(model: ModelConfig, ep: int, imbalance: int | str, tokens: int)
     arrived = every
     if not isinstance(imbalance, str):
         arrived = min(every, ceil(every * (1 - missed) * imbalance / 100))
-    return {"D": arrived, "a": -(-arrived // ep)}
+    return {"D": arrived, "a": ceil_divide(arrived, ep)}
 
 
 def _profile(model: ModelConfig, form: str, kernel: Kernel, settings: PlanSettings, layer: str) -> Profile:
@@ -326,7 +327,7 @@ def _require_scheme(scheme: Scheme, kernel: Kernel, profile: Profile, ranks: int
         known = " or ".join(each.name for each in SCHEMES.values() if profile.name in each.profiles)
         raise Illegal(f"profile {profile.name} is not priced with scheme {scheme.name}; use scheme {known}")
     if scheme.attends and ranks > 1 and not kernel.fused:
-        fused = " or ".join(each.name for each in KERNELS.values() if each.fused and not each.pads(shared=False))
+        fused = " or ".join(each.name for each in KERNELS.values() if each.fused)
         raise Illegal(f"scheme {scheme.name} attends piece by piece in a fused kernel; use kernel {fused}")
 
 
@@ -386,7 +387,7 @@ def _way_out(scheme: Scheme, broken: Requirement, fields: Mapping[str, int]) -> 
     if broken.what != "seq_len":
         return reported
     parts = broken.parts(fields[broken.by])
-    above = f"the nearest seq_len above is {-(-fields['seq_len'] // parts) * parts}"
+    above = f"the nearest seq_len above is {round_up(fields['seq_len'], parts)}"
     return above if broken.by not in table.TABLE else f"{reported}, {above}"
 
 

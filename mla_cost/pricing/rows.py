@@ -61,7 +61,7 @@ def _beside(model: ModelConfig, device: DeviceConfig | None, settings: PlanSetti
     it = _try(model, row.form, asked, device.family)
     if isinstance(it, Illegal):
         return None
-    reported = verdicts.verdict(model, device, asked, it)
+    reported = verdicts.brief_verdict(model, device, asked, it)
     peaks = it.saved_bytes, it.peak_bytes, it.allocated_peak_bytes
     return Beside(automatic.EAGER, *peaks, reported.status, reported.reason)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mla_cost.declared import defaults
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
+from mla_cost.declared.shardings import SHARDINGS
 from mla_cost.errors import InputError
 from mla_cost.inputs import schedules
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
@@ -19,10 +19,12 @@ from mla_cost.mesh.placement import Chunk, stages
 from mla_cost.pricing import automatic, verdicts
 from mla_cost.pricing.persistent import persistent_buffers
 from mla_cost.pricing.resolve import IMPLEMENTATION, Illegal, Point, named, refuse_form
-from mla_cost.pricing.stage import ChunkCost, Segments, StageActivations, activations, as_allocated
+from mla_cost.pricing.stage import ChunkCost, Segments, StageActivations, activations, as_allocated, as_gathered
 from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
+from mla_cost.pricing.units import unit_of
 from mla_cost.pricing.unpriced import refusal
-from mla_cost.pricing.usable import Reserved, staging
+from mla_cost.pricing.usable import Groups, Reserved, staging
+from mla_cost.pricing.worst_stage import in_flight_and_working, in_step, stage_peak, worse
 from mla_cost.results import (
     Breakdown,
     Verdict,
@@ -55,26 +57,39 @@ class StageCost(NamedTuple):
     def beside(self) -> StageActivations:
         """What is alive beside states at the peak event: of the schedule, or of the optimizer step behind it."""
         made = self.states.step_bytes
-        if made <= self.active.bytes:
+        if not in_step(self.active.bytes, made):
             return self.active
-        return StageActivations(0, made, (0,) * len(self.costs), 0, None, STEP)
+        return StageActivations(
+            *in_flight_and_working(self.active.saved_in_flight, self.active.bytes, made),
+            in_flight=(0,) * len(self.costs),
+            chunk=0,
+            part=None,
+            after=STEP,
+        )
 
     @property
     def peak(self) -> int:
         """States, persistent buffers, and what is alive beside them at the peak event."""
-        return self.states.total + sum(part.bytes for part in self.persistent) + self.beside.bytes
+        stood: int = stage_peak(
+            self.states.total, sum(part.bytes for part in self.persistent), self.active.bytes, self.states.step_bytes
+        )
+        return stood
 
 
 def verdict(
     model: ModelConfig, device: DeviceConfig, settings: PlanSettings, point: Point, peak: int, allowed: int = 0
 ) -> Verdict:
     """What a device says to the allocated peak of the worst stage, of which `allowed` is budgeted. Bytes."""
-    experts, degrees = bool(model.num_routed_experts), parallel_of(settings)
-    groups = verdicts.Groups(degrees.communicators(experts=experts), degrees.further_communicators(experts=experts))
+    groups = groups_of(parallel_of(settings), experts=bool(model.num_routed_experts))
     reserved = reserved_beside(device, settings, point.values)
     return verdicts.model_verdict(
         model, device, settings, point, peak, groups=groups, allowed=allowed, reserved=reserved
     )
+
+
+def groups_of(degrees: Parallel, *, experts: bool) -> Groups:
+    """The communicators of a rank; degrees may be arrays."""
+    return Groups(degrees.communicators(experts=experts), degrees.further_communicators(experts=experts))
 
 
 def reserved_beside(device: DeviceConfig, settings: PlanSettings, at: Mapping[str, Any]) -> tuple[Reserved, ...]:
@@ -89,6 +104,15 @@ def _bucket(settings: PlanSettings) -> tuple[Reserved, ...]:
     return (Reserved(BUCKET, amount, f"budgeted: {keeping.row.bucket_source}"),) if amount else ()
 
 
+def worst_of(costs: Sequence[StageCost]) -> StageCost:
+    """The stage that holds most, of equal ones the first."""
+    worst = costs[0]
+    for cost in costs[1:]:
+        if worse(cost.peak, worst.peak):
+            worst = cost
+    return worst
+
+
 def reported(costs: Sequence[StageCost], settings: PlanSettings) -> StageCost:
     """The stage that a row is about: the one asked for, else the worst.
 
@@ -97,7 +121,7 @@ def reported(costs: Sequence[StageCost], settings: PlanSettings) -> StageCost:
 
     """
     if settings.stage is None:
-        return max(costs, key=lambda cost: cost.peak)
+        return worst_of(costs)
     require_stage(settings)
     return costs[settings.stage]
 
@@ -157,12 +181,16 @@ def state_settings(settings: PlanSettings) -> StateSettings:
     """How states are kept under a plan."""
     return StateSettings(
         sharding=settings.sharding,
-        optimizer=defaults.OPTIMIZER,
+        optimizer=settings.optimizer,
         dtype=settings.dtype,
         gradient_dtype=settings.gradient_dtype,
         moment_dtype=settings.moment_dtype,
         main_dtype=MAIN_DTYPES[settings.main_weights],
         sharded_down=settings.down_projections == "sharded",
+        replicas=settings.replicas,
+        given_back=settings.reshard == "on",
+        ahead=settings.prefetch,
+        to_owners=settings.multi_rank_bucket_allreduce == "off",
     )
 
 
@@ -176,8 +204,8 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
     require_form(model, form, settings)
     require_legal(model, settings)
     parallel, keeping = parallel_of(settings), state_settings(settings)
-    segments = Segments(model, form, settings, as_allocated(family))
     weights = RankWeights(model, WeightsAsked.of(form, settings))
+    segments = segments_of(model, form, settings, family, weights)
     laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
     alike = {tuple(map(segments.alike, chunks)): chunks for chunks in laid_out}
     kept = {key: _kept(weights, parallel, keeping, segments, chunks, arch) for key, chunks in alike.items()}
@@ -186,6 +214,21 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
         for at, chunks in enumerate(laid_out)
         for costs, held, kept_states, buffers in [kept[tuple(map(segments.alike, chunks))]]
     ]
+
+
+def segments_of(model: ModelConfig, form: str, settings: PlanSettings, family: str, weights: RankWeights) -> Segments:
+    """The layers of a plan, with what they weigh where they are gathered one by one."""
+    parallel, keeping = parallel_of(settings), state_settings(settings)
+    gathering = keeping.gathering
+    look = as_allocated(family) if gathering is None else as_gathered(family)
+    return Segments(
+        model,
+        form,
+        settings,
+        look,
+        gathering=gathering,
+        unit=lambda layer: unit_of(weights.unit(layer), parallel, keeping),
+    )
 
 
 def _kept(
@@ -217,8 +260,23 @@ def require_legal(model: ModelConfig, settings: PlanSettings) -> None:
     require_profile(settings)  # before degrees, whose way out could be one that a dispatcher refuses
     parallel = parallel_of(settings)
     wrong = [*(problem.text for problem in problems(parallel, shape)), sharding_problem(parallel, keeping)]
+    wrong.append(unit_problem(model, settings))
     if any(wrong):
         raise Illegal(next(filter(None, wrong)))
+
+
+def unit_problem(model: ModelConfig, settings: PlanSettings) -> str:
+    """Why a sharding that gathers units is not priced for this model and profile, with the way out; else empty."""
+    row = state_settings(settings).row
+    if row.profiles and settings.profile not in row.profiles:
+        others = " or ".join(name for name, other in SHARDINGS.items() if not other.profiles)
+        return f"sharding {row.name} is priced under profile {' or '.join(row.profiles)}; use it, or sharding {others}"
+    if row.own_weights and model.num_mtp_layers:
+        ends = "multi-token prediction uses the embedding and the head"
+        return row.own_weights.format(shared=ends, way_out="set mtp to 0")
+    if row.own_weights and model.tied_embeddings:
+        return row.own_weights.format(shared="embedding and head are tied", way_out="use sharding zero2 or distributed")
+    return ""
 
 
 def require_form(model: ModelConfig, form: str, settings: PlanSettings) -> None:

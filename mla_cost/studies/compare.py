@@ -92,7 +92,7 @@ def compare(settings: PlanSettings, schemes: Sequence[str] = ()) -> Comparison:
     chosen = wanted or [scheme for scheme in SCHEMES.values() if scheme.basis != "inferred"]
     model = catalog.changed(catalog.model(settings.model), settings.dims, settings.facts)
     device = catalog.device(settings.device[0]) if settings.device else None
-    node = int(device.devices_per_node.value) if device else _NODE
+    node = device.devices_per_node.integer if device else _NODE
     found = [_row(model, device, settings, name, scheme, node) for name, scheme in _pairs(settings.form, chosen)]
     rows = sorted((row for row in found if not row.why), key=lambda row: (row.merits[2], row.merits))
     marked = tuple(row._replace(best=_unbeaten(row, rows)) for row in rows)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
 from mla_cost.results import Plan, Result, Stage
 from mla_cost.views.units import gib
 
 WIDTH: Final = 54  # cells of the longest bar; with label and number a line has less than 80
-NARROW: Final = 80  # columns of a terminal that suffice
+BESIDE: Final = 10  # columns of a bar's number, the blanks around it and the line of what is usable
 MOST: Final = 16  # bars that are drawn unasked
 LIMIT: Final = "│"
 # glyphs differ without colour, colours are Okabe and Ito's
@@ -82,27 +82,40 @@ def _usable(result: Result) -> int | None:
 
 
 def _chart(names: Sequence[str], bars: Sequence[Bar], usable: int | None) -> Iterator[RenderableType]:
-    scale = max(*(bar.total for bar in bars), usable or 0)
-    label = max(len(bar.label) for bar in bars)
-    drawn = [_cells(bar, scale, usable) for bar in bars]
-    for bar, cells in zip(bars, drawn, strict=True):
-        yield _line(bar, cells, label)
-    seen = {cell for cells in drawn for cell in cells}
-    shown = [(name, *look) for index, (name, look) in enumerate(zip(names, LOOK, strict=False)) if index in seen]
-    yield _legend(shown, label, usable)
+    yield _Chart(tuple(names), tuple(bars), usable)
 
 
-def _cells(bar: Bar, scale: int, usable: int | None) -> list[int | str]:
+class _Chart(NamedTuple):
+    """Bars under one scale, as long as the terminal lets them be."""
+
+    names: tuple[str, ...]
+    bars: tuple[Bar, ...]
+    usable: int | None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        scale = max(*(bar.total for bar in self.bars), self.usable or 0)
+        label = max(len(bar.label) for bar in self.bars)
+        width = max(1, min(WIDTH, options.max_width - label - BESIDE))
+        drawn = [_cells(bar, scale, self.usable, width) for bar in self.bars]
+        for bar, cells in zip(self.bars, drawn, strict=True):
+            yield _line(bar, cells, label)
+        seen = {cell for cells in drawn for cell in cells}
+        looks = enumerate(zip(self.names, LOOK, strict=False))
+        shown = [(name, *look) for index, (name, look) in looks if index in seen]
+        yield _legend(shown, label, self.usable, options.max_width)
+
+
+def _cells(bar: Bar, scale: int, usable: int | None, width: int) -> list[int | str]:
     """What each cell of a line shows: the number of a part, the line of what is usable, or nothing."""
-    ends = [round(sum(bar.parts[: index + 1]) * WIDTH / scale) for index in range(len(bar.parts))]
-    cells = [next((index for index, end in enumerate(ends) if cell < end), " ") for cell in range(WIDTH + 1)]
+    ends = [round(sum(bar.parts[: index + 1]) * width / scale) for index in range(len(bar.parts))]
+    cells = [next((index for index, end in enumerate(ends) if cell < end), " ") for cell in range(width + 1)]
     if usable is not None:
-        cells[min(round(usable * WIDTH / scale), WIDTH)] = LIMIT
+        cells[min(round(usable * width / scale), width)] = LIMIT
     return cells
 
 
 def _line(bar: Bar, cells: Iterable[int | str], label: int) -> Text:
-    line = Text(f"{bar.label:<{label}} {gib(bar.total):>7} ", no_wrap=True)  # the number first: a bar may be cut
+    line = Text(f"{bar.label:<{label}} {gib(bar.total):>7} ", no_wrap=True)
     for cell in cells:
         if isinstance(cell, int):
             line.append(*LOOK[cell])
@@ -112,7 +125,7 @@ def _line(bar: Bar, cells: Iterable[int | str], label: int) -> Text:
     return line
 
 
-def _legend(shown: Iterable[tuple[str, str, str]], label: int, usable: int | None) -> Text:
+def _legend(shown: Iterable[tuple[str, str, str]], label: int, usable: int | None, width: int) -> Text:
     """The name, glyph and colour of every part that has a cell, and the line."""
     line = Text()
     for name, glyph, colour in shown:
@@ -120,4 +133,4 @@ def _legend(shown: Iterable[tuple[str, str, str]], label: int, usable: int | Non
     if usable is not None:
         line.append(f"{LIMIT} usable {gib(usable)}")
     indent = " " * (label + 9)
-    return Text(indent) + line if len(line) + len(indent) < NARROW else line
+    return Text(indent) + line if len(line) + len(indent) < width else line

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
 from mla_cost.results.markdown import table as markdown_table
+from mla_cost.views.grid import TextGrid
 
 COMMAND = "mla-cost evidence --format markdown"
 CATALOGUE = "catalogue"
+WIDTH = 110  # of a pipe: every row on a line
 UNITS = {"GB": " GB", "MB": " MB", "GiB": " GiB", "MiB": " MiB", "bytes": " B", "percent": " %"}
 COUNTED = {"matches": "match", "differs": "differ", "not-modelled": "are not modelled"}
 Data = Mapping[str, Any]
@@ -23,16 +24,22 @@ def markdown(page: Data) -> str:
     return "\n\n".join("\n".join(part(page)) for part in parts) + "\n"
 
 
-def text(page: Data, width: int = 80) -> str:
-    """The counts and one line per row, for a terminal or a pipe."""
-    sentences = [
-        *(f"{row['row']}: {_accounts(row)}" for row in page["sent"] if row["unit"] == "ratio"),
-        *(f"{row['id']}: {row['reason']}" for row in page["rows"] if row["status"] == "differs"),
-        _counted_words(page),
-        "Reasons for every row and the questions the paper leaves: --format markdown",
-    ]
-    reported = "\n".join(textwrap.fill(sentence, width, break_on_hyphens=False) for sentence in sentences)
-    return f"{_counts(page)}\n{_listing(_listed(page), width)}{reported}\n"
+def show(page: Data, *, notes: bool = True) -> None:
+    """Print the counts, one line per row and, unless left out, what differs and why."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from mla_cost.views import terminal
+
+    told = map(Text, _sentences(page)) if notes else ()
+    terminal.show(Group(Text(_counts(page)), Text(""), _listing(_listed(page)), Text(""), *told), pipe=WIDTH)
+
+
+def _sentences(page: Data) -> Iterator[str]:
+    yield from (f"{row['row']}: {_accounts(row)}" for row in page["sent"] if row["unit"] == "ratio")
+    yield from (f"{row['id']}: {row['reason']}" for row in page["rows"] if row["status"] == "differs")
+    yield _counted_words(page)
+    yield "Reasons for every row and the questions the paper leaves: --format markdown"
 
 
 def _accounts(row: Data) -> str:
@@ -41,29 +48,23 @@ def _accounts(row: Data) -> str:
     return f"{counted}; payload {row['payload']:.3f}; {row['wire']:.3f} on the wire, which is what a network sees"
 
 
-def beside(name: str, rows: Iterable[Data], width: int = 80) -> str:
-    """Published rows beside their predictions, for a terminal or a pipe; `name` as a plan gives it."""
-    return f"Published beside predicted ({name}), each at its own sizes\n" + _listing(rows, width)
+def show_beside(name: str, rows: Iterable[Data]) -> None:
+    """Print published rows beside their predictions; `name` as a plan gives it."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from mla_cost.views import terminal
+
+    head = Text(f"Published beside predicted ({name}), each at its own sizes")
+    terminal.show(Group(Text(""), head, Text(""), _listing(rows)))
 
 
-def _listing(rows: Iterable[Data], width: int) -> str:
+def _listing(rows: Iterable[Data]) -> TextGrid:
     """One line per row."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("row", overflow="fold")
-    for name in ("published", "predicted", "off"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("status", no_wrap=True)
+    table = TextGrid(("row", "published", "predicted", "off", "status"), left=("row", "status"))
     for row in rows:
-        table.add_row(row["id"], _published(row), _predicted(row), _off(row), row["status"])
-    console = Console(file=io.StringIO(), width=width, no_color=True, force_terminal=False, markup=False)
-    console.print(table, highlight=False)
-    file = console.file
-    assert isinstance(file, io.StringIO)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+        table.add(row["id"], _published(row), _predicted(row), _off(row), row["status"])
+    return table
 
 
 def _counts(page: Data) -> str:
@@ -107,7 +108,8 @@ def _figures(page: Data) -> Iterator[str]:
 
 
 def _published(row: Data) -> str:
-    return _amount(row["published"], row["unit"])
+    amount = _amount(row["published"], row["unit"])
+    return f"{row['bound']} {amount}" if row["bound"] else amount
 
 
 def _predicted(row: Data) -> str:
@@ -134,6 +136,8 @@ def _status(row: Data) -> str:
 
 def _off(row: Data) -> str:
     off = row["relative_difference"]
+    if row["bound"] and row["status"] == "matches":
+        return "within"  # how far a figure stays from a limit says nothing of either
     return "-" if off is None else f"{100 * off:+.2f} %"
 
 

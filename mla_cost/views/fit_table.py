@@ -18,23 +18,24 @@ LIMITS = {
     "kernel": "unsupported: see below",
     "illegal": "illegal: see below",
 }
+WIDER = ("tp", "micro_batch", "scheme", "sharding", "remat")  # what a search goes over and fit holds
 ATTENTION = (
     "Not in this scope: everything but the attention block; --scope model prices the whole model. Kernels named eager "
     "hold S x S tensors; --kernel auto asks for the fused kernel that trains each form on each device."
 )
 
 
-def fit_table(found: Mapping[str, Any]) -> RenderableType:
-    """The whole answer."""
+def fit_table(found: Mapping[str, Any], *, notes: bool = True) -> RenderableType:
+    """The whole answer. notes: with what its words mean and stand on; why a row has no answer is always told."""
     parts: list[RenderableType] = [Text(line) for line in _heading(found["inputs"])]
     parts += map(Text, assumed(found["inputs"]))
-    parts.append(Text(_columns(found["inputs"]), style="dim"))
+    parts += [Text(_columns(found["inputs"]), style="dim")] if notes else []
     for name, device in found["inputs"]["devices"].items():
         rows = [row for row in found["results"] if row["device"] == name]
         parts += [Text(""), Text(_device_line(name, device["title"], rows), style="bold"), _rows(rows)]
         parts += list(_fewest(rows)) if found["inputs"]["scope"] == "model" else []
-    parts += list(_notes(found["results"]))
-    if found["inputs"]["scope"] == "attention":
+    parts += list(_notes(found["results"], notes=notes))
+    if notes and found["inputs"]["scope"] == "attention":
         parts += [Text(""), Text(ATTENTION, style="dim")]
     return Group(*parts)
 
@@ -44,9 +45,9 @@ def fit_text(found: Mapping[str, Any], width: int = 80) -> str:
     return terminal.text(fit_table(found), width)
 
 
-def show(found: Mapping[str, Any]) -> None:
+def show(found: Mapping[str, Any], *, notes: bool = True) -> None:
     """Print the answer to a terminal or a pipe; 80 columns suffice."""
-    terminal.show(fit_table(found))
+    terminal.show(fit_table(found, notes=notes))
 
 
 def _heading(inputs: Mapping[str, Any]) -> Iterator[str]:
@@ -64,7 +65,8 @@ def _heading(inputs: Mapping[str, Any]) -> Iterator[str]:
 def _columns(inputs: Mapping[str, Any]) -> str:
     target = f"{inputs['seq_len']:,}"
     fewest = (
-        "with sp, pp, ep and dp chosen for it, tp as asked, and no fewer micro-batches than stages"
+        f"with sp, pp, ep and dp chosen for it, tp as asked, and a stage that waits at most {inputs['max_idle']} % "
+        "of its schedule (--max-idle), as in search"
         if inputs["scope"] == "model"
         else "that share a block"
     )
@@ -98,18 +100,20 @@ def _fewest(rows: list[Mapping[str, Any]]) -> Iterator[RenderableType]:
         if row["min_layout"] is None:
             continue
         degrees = ", ".join(f"{axis} {size}" for axis, size in row["min_layout"].items())
-        left = f"{row['min_status']}, {row['min_headroom_bytes'] / 2**30:,.2f} GiB left"
-        yield Text(f"{row['form']} on {row['min_devices']:,}: {degrees}: {left}")
+        yield Text(f"{row['form']} on {row['min_devices']:,}: {degrees}: {row['min_status']}: {row['min_reason']}")
         yield Text(row["min_command"], no_wrap=True, overflow="ignore")  # on one line, to be copied whole
+        if row["wider_command"] is not None:
+            yield Text(f"Fewer devices at other {', '.join(WIDER)}? This search looks:")
+            yield Text(row["wider_command"], no_wrap=True, overflow="ignore")
 
 
-def _notes(rows: list[Mapping[str, Any]]) -> Iterator[RenderableType]:
-    reported: dict[str, list[str]] = {}
+def _notes(rows: list[Mapping[str, Any]], *, notes: bool) -> Iterator[RenderableType]:
+    told: dict[str, list[str]] = {}
     for row in rows:
         if row["reason"] and row["limited_by"] != "max_seq_len":
-            reported.setdefault(row["reason"], []).append(f"{row['device']} {row['form']}")
-        for note in row["notes"]:
-            reported.setdefault(note, []).append(f"{row['device']} {row['form']}")
-    for reason, names in reported.items():
+            told.setdefault(row["reason"], []).append(f"{row['device']} {row['form']}")
+        for note in row["notes"] if notes else ():
+            told.setdefault(note, []).append(f"{row['device']} {row['form']}")
+    for reason, names in told.items():
         yield Text("")
         yield Text(f"{', '.join(names)}: {reason}")

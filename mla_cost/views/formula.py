@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich import box
-from rich.console import Console
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from mla_cost.results import Formula, FormulaSymbol, FormulaTerm
+from mla_cost.views import terminal
 
 
 def show(formula: Formula) -> None:
     """Print the terms to a terminal or a pipe, 80 columns suffice."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, 80)
-    console.print(heading(formula))
+    terminal.show(Group(*_parts(formula)))
+
+
+def _parts(formula: Formula) -> Iterator[RenderableType]:
+    yield Text(heading(formula))
     for it in (formula, *formula.others):
-        console.print()
+        yield Text("")
         if it.moment:
-            console.print(f"Moment: {it.moment}")
-        console.print(_table(it))
+            yield Text(f"Moment: {it.moment}")
+        yield _table(it)
     if formula.total is not None:
-        console.print(f"Total: {formula.total:,}")
+        yield Text(f"Total: {formula.total:,}")
     if formula.others:
-        console.print("The largest of these moments is the peak; give --model, --sp, --seq-len to see which.")
-    console.print()
+        yield Text("The largest of these moments is the peak; give --model, --sp, --seq-len to see which.")
+    yield Text("")
     for symbol in formula.symbols:
-        console.print(_symbol(symbol))
+        yield Text(_symbol(symbol))
 
 
 def heading(formula: Formula) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, Final, NamedTuple
 
+from mla_cost.views.drawing import save
+
 # Okabe and Ito's palette, told apart by everybody; without colour, hatches and white numbers say the same
 # status: colour, hatch and the hatch's colour
 LOOK: Final = {
@@ -57,7 +59,7 @@ def draw(path: Path, title: str, seq_lens: Sequence[int], sps: Sequence[int], pa
             axes[row][column].set_ylabel("ranks that share it (sp)")
     figure.suptitle(fill(title, int(figure.get_figwidth() * 11)), fontsize=11)
     _legend(figure, panels)
-    figure.savefig(path)
+    save(figure, path)
 
 
 def _panel(axes: Any, panel: Panel, seq_lens: Sequence[int], sps: Sequence[int], several: bool) -> None:

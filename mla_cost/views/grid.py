@@ -11,17 +11,20 @@ from rich.table import Table
 from rich.text import Text
 
 Cell = str | Text
+LEAST = 24  # columns of a cell that folds
 
 
 class TextGrid:
     """Rows under names. left: columns of words, from which the last one may fold; the others are numbers, to the right.
 
-    A narrow terminal gets a paragraph per row: its words, then each number after the name of its column.
+    told: columns of words that say nothing without the column's name. A narrow terminal gets a paragraph per row: its
+    words, then each number after the name of its column.
     """
 
-    def __init__(self, names: Sequence[str], left: Iterable[str] = ()) -> None:
+    def __init__(self, names: Sequence[str], left: Iterable[str] = (), told: Iterable[str] = ()) -> None:
         self.names = tuple(names)
         self.left = frozenset(left)
+        self.plain = self.left - frozenset(told)
         self.rows: list[tuple[Cell, ...]] = []
 
     def add(self, *cells: Cell) -> None:
@@ -30,7 +33,8 @@ class TextGrid:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         table = self._table()
-        needed = Measurement.get(console, options.update(max_width=10_000), table).minimum
+        # all but what the last column may fold; the minimum of a column that rich knows is its longest word
+        needed = Measurement.get(console, options.update(max_width=10_000), table).maximum - self._spare()
         if needed <= options.max_width:
             yield table
         elif len(self.rows) == 1:
@@ -51,13 +55,22 @@ class TextGrid:
         for name in self.names:
             folds = name in self.left and name == self.names[-1]
             justify = "left" if name in self.left else "right"
-            table.add_column(name, justify=justify, no_wrap=not folds, min_width=min(24, self._widest(-1)) * folds)  # type: ignore[arg-type]
+            table.add_column(name, justify=justify, no_wrap=not folds, overflow="fold", min_width=self._least() * folds)  # type: ignore[arg-type]
         for row in self.rows:
             table.add_row(*row)
         return table
 
-    def _widest(self, column: int) -> int:
-        return max((len(row[column]) for row in self.rows), default=0)
+    def _least(self) -> int:
+        """Columns that the last one keeps where it folds."""
+        return max(len(self.names[-1]), min(LEAST, self._widest()))
+
+    def _spare(self) -> int:
+        """What the last column gives where it folds."""
+        return max(0, self._widest() - self._least()) if self.names[-1] in self.left else 0
+
+    def _widest(self) -> int:
+        """Of the lines of the last column."""
+        return max((len(line) for row in self.rows for line in str(row[-1]).splitlines()), default=0)
 
     def _reported(self, row: Sequence[Cell]) -> Text:
         """`laga, 41.10 states, ...`: words as they are, numbers with their column's name."""
@@ -66,5 +79,5 @@ class TextGrid:
             if not len(cell):
                 continue
             own = cell if isinstance(cell, Text) else Text(cell)
-            parts.append(own if name in self.left else Text.assemble(f"{name} ", own))
+            parts.append(own if name in self.plain else Text.assemble(f"{name} ", own))
         return Text(", ").join(parts)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from mla_cost.results import Result, Stage
+from mla_cost.views.drawing import save
 
 GIB: Final = 2**30
 GREYS: Final = {
@@ -60,7 +61,7 @@ def draw_timelines(path: Path, title: str, timelines: Sequence[DrawnTimeline]) -
     most = max(max(_totals(it)) for it in timelines) / GIB
     for axes, it in zip(panels, timelines, strict=True):
         _timeline(axes, it, most)
-    figure.savefig(path)
+    save(figure, path)
 
 
 def _totals(it: DrawnTimeline) -> list[int]:
@@ -148,7 +149,7 @@ def draw_model(path: Path, title: str, results: Sequence[Result], timelines: Seq
     tallest = max((max(_totals(it)) for it in timelines), default=0) / GIB
     for axes, it in zip(panels[len(results) :], timelines, strict=True):
         _timeline(axes, it, tallest)
-    figure.savefig(path)
+    save(figure, path)
 
 
 def _stages(axes: Any, result: Result, most: float) -> None:

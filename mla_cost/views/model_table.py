@@ -41,12 +41,12 @@ LEFT_OUT = (
 )
 
 
-def model_table(plan: Plan, *, every_stage: bool = False) -> RenderableType:
-    """The whole answer. every_stage: a bar for each, however many there are."""
+def model_table(plan: Plan, *, every_stage: bool = False, notes: bool = True) -> RenderableType:
+    """The whole answer. every_stage: a bar for each, however many there are. notes: with the small print."""
     parts: list[RenderableType] = [
         Text(_heading(plan)),
         *map(Text, assumed(plan.inputs)),
-        Text(_columns(plan), style="dim"),
+        *([Text(_columns(plan), style="dim")] if notes else []),
     ]
     for device, results in by_device(plan):
         parts += [Text(""), Text(device_line(plan, device, results), style="bold")]
@@ -55,7 +55,7 @@ def model_table(plan: Plan, *, every_stage: bool = False) -> RenderableType:
         parts += [items(reported)] if reported else []
         priced = [result for result in results if result.memory.stages]
         parts += list(_stages(priced, plan.inputs["stage"], every_stage)) if priced else []
-    return Group(*parts, Text(""), *_small_print(plan))
+    return Group(*parts, *([Text(""), *_small_print(plan)] if notes else []))
 
 
 def _columns(plan: Plan) -> str:
@@ -102,8 +102,9 @@ def _heading(plan: Plan) -> str:
     batch = f"micro-batch {inputs['micro_batch']} x {inputs['micro_batches']}"
     return (
         f"{inputs['model_title']}, the whole model: {inputs['seq_len']:,} tokens, {batch}, {inputs['dtype']}\n"
-        f"{ranks}: {degrees}; optimizer {inputs['sharding']}, gradients {inputs['gradient_dtype']}, "
-        f"recomputation {inputs['remat']}{other_memory(plan)}{also_set(inputs['changed'], TOLD)}"
+        f"{ranks}: {degrees}; optimizer {inputs['optimizer']}, sharding {inputs['sharding']}, "
+        f"gradients {inputs['gradient_dtype']}, recomputation {inputs['remat']}"
+        f"{other_memory(plan)}{also_set(inputs['changed'], TOLD)}"
     )
 
 

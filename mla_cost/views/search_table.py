@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mla_cost.views import terminal
 from mla_cost.views.grid import TextGrid
-from mla_cost.views.parts import STYLES, assumed
+from mla_cost.views.parts import AT_WORST, STYLES, assumed
 from mla_cost.views.rows import csv_text as rows_text
 from mla_cost.views.units import gib
 
@@ -20,7 +20,7 @@ SETTINGS: Final = (
     *("micro_batches", "sharding", "remat"),
 )
 SHORT: Final = {"micro_batch": "mb", "micro_batches": "x", "virtual_stages": "vpp"}
-FIGURES: Final = ("needs", "left", "sent", "between", "Tflop", "idle", "weight", "variants")
+FIGURES: Final = ("needs", "left", "worst", "sent", "between", "Tflop", "idle", "weight", "variants")
 WIDTH: Final = 120  # of a pipe
 ORDERS: Final = {
     "devices": "devices",
@@ -33,7 +33,8 @@ ORDERS: Final = {
 LISTED: Final = 8  # counts of devices that are reported one by one
 SHOWN: Final = 20  # of the Pareto set
 NOTE: Final = (
-    "needs, left: required and free memory of one rank, GiB; sent: in one optimizer step by the stage that sends most, "
+    f"needs, left: required and free memory of one rank, GiB; {AT_WORST}. "
+    "sent: in one optimizer step by the stage that sends most, "
     "GiB, and the per cent of it between nodes; Tflop: of the stage that runs most. mb, x: sequences of a micro-batch, "
     "and how many of those. idle: the share of a pipeline's schedule that a stage waits, (pp - 1) / (vpp x "
     "micro-batches + pp - 1). variants: more candidates of the same degrees that fit; the row is the first of them. "
@@ -44,8 +45,8 @@ NOTE: Final = (
 )
 
 
-def search_table(found: Mapping[str, Any], *, pareto: bool = False) -> RenderableType:
-    """The whole answer. pareto: with the candidates that no other beats."""
+def search_table(found: Mapping[str, Any], *, pareto: bool = False, notes: bool = True) -> RenderableType:
+    """The whole answer. pareto: with those that no other beats. notes: with what was ruled out and words mean."""
     parts: list[RenderableType] = [Text(line) for line in (*_heading(found), *assumed(found["inputs"]))]
     if found["results"]:
         parts += [Text(""), *_table(found["results"], alone=False), *_winner(found["results"][0])]
@@ -54,7 +55,7 @@ def search_table(found: Mapping[str, Any], *, pareto: bool = False) -> Renderabl
         parts += [Text(""), *_miss(found["nearest_miss"])]
     if pareto and found["pareto"]:
         parts += [Text(""), Text(_front(found["pareto"]), style="bold"), *_table(found["pareto"][:SHOWN])]
-    parts += [Text(""), *_ruled(found["ruled_out"]), Text(_note(found["inputs"]), style="dim")]
+    parts += [Text(""), *_ruled(found["ruled_out"]), Text(_note(found["inputs"]), style="dim")] if notes else []
     return Group(*parts)
 
 
@@ -63,9 +64,9 @@ def search_text(found: Mapping[str, Any], width: int = WIDTH) -> str:
     return terminal.text(search_table(found), width)
 
 
-def show(found: Mapping[str, Any], *, pareto: bool = False) -> None:
+def show(found: Mapping[str, Any], *, pareto: bool = False, notes: bool = True) -> None:
     """Print the answer to a terminal or a pipe."""
-    terminal.show(search_table(found, pareto=pareto), least=WIDTH)
+    terminal.show(search_table(found, pareto=pareto, notes=notes), pipe=WIDTH)
 
 
 def csv_text(columns: Sequence[str], candidates: Iterable[Mapping[str, Any]]) -> str:
@@ -151,7 +152,7 @@ def _padded(row: Mapping[str, Any]) -> str:
 
 
 def _figures(row: Mapping[str, Any]) -> Iterator[str]:
-    yield from (gib(row[name]) for name in ("required_bytes", "headroom_bytes", "sent_bytes"))
+    yield from (gib(row[name]) for name in ("required_bytes", "headroom_bytes", "least_headroom_bytes", "sent_bytes"))
     yield f"{100 * row['between_nodes_bytes'] / row['sent_bytes']:.0f} %" if row["sent_bytes"] else "0 %"
     yield f"{row['flops'] / 1e12:,.0f}"
     yield f"{100 * row['idle']:.0f} %"

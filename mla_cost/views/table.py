@@ -40,13 +40,14 @@ COLUMNS = (
 )
 
 
-def plan_table(plan: Plan, *, bars: bool = False) -> RenderableType:
-    """The whole answer. bars: a bar for every form, or at the model scope for every stage."""
+def plan_table(plan: Plan, *, bars: bool = False, notes: bool = True) -> RenderableType:
+    """The whole answer. bars: a bar for every form, or of a model for every stage. notes: with the small print."""
     if plan.inputs["scope"] == "model":
         from mla_cost.views.model_table import model_table
 
-        return Group(model_table(plan, every_stage=bars), *_levers(plan))
-    parts: list[RenderableType] = [Text(_heading(plan)), *map(Text, assumed(plan.inputs)), Text(COLUMNS, style="dim")]
+        return Group(model_table(plan, every_stage=bars, notes=notes), *_levers(plan))
+    parts: list[RenderableType] = [Text(_heading(plan)), *map(Text, assumed(plan.inputs))]
+    parts += [Text(COLUMNS, style="dim")] if notes else []
     for device, results in by_device(plan):
         parts += [Text(""), Text(device_line(plan, device, results), style="bold"), _verdicts(results)]
         reported = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and refused(r)]
@@ -56,7 +57,9 @@ def plan_table(plan: Plan, *, bars: bool = False) -> RenderableType:
 
         parts += form_bars(plan)
     parts += [Text(""), *_drivers(plan)]
-    parts += [Text(""), *_beside(plan), *_fused(plan), Text(""), *_small_print(plan), *_levers(plan)]
+    parts += [Text(""), *_beside(plan), *_fused(plan)]
+    parts += [Text(""), *_small_print(plan)] if notes else []
+    parts += _levers(plan)
     return Group(*parts)
 
 
@@ -214,6 +217,6 @@ def _small_print(plan: Plan) -> Iterator[RenderableType]:
     yield Text(LEFT_OUT, style="dim")
 
 
-def show(plan: Plan, file: Any = None, *, bars: bool = False) -> None:
+def show(plan: Plan, file: Any = None, *, bars: bool = False, notes: bool = True) -> None:
     """Print the answer to a terminal or a pipe: colour only in a terminal that wants it, 80 columns suffice."""
-    terminal.show(plan_table(plan, bars=bars), file)
+    terminal.show(plan_table(plan, bars=bars, notes=notes), file)

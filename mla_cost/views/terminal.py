@@ -1,30 +1,37 @@
-"""How answers are printed: at least 80 columns in a pipe, colour in a terminal only, no blanks at the ends of lines."""
+"""How answers are printed: 80 columns in a pipe or what COLUMNS says, colour in a terminal only, no blank ends."""
 
 from __future__ import annotations
 
 import io
+import os
 import re
 from typing import Any, Final
 
 from rich.console import Console, RenderableType
 
-LEAST: Final = 80  # columns of a pipe
+PIPE: Final = 80  # columns of a pipe: the same whatever terminal it was started in
+_NARROWEST: Final = 40
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*m")
 _ENDS: Final = re.compile(r"(?m)(?: |\x1b\[[0-9;]*m)+$")
 
 
-def show(answer: RenderableType, file: Any = None, *, least: int = LEAST) -> None:
-    """Print an answer to a terminal or a pipe, as plain text that nothing in it marks up. least: columns of a pipe."""
+def show(answer: RenderableType, file: Any = None, *, pipe: int = PIPE) -> None:
+    """Print an answer to a terminal or a pipe, as plain text that nothing in it marks up. pipe: columns of a pipe."""
     console = Console(file=file, markup=False, highlight=False, emoji=False)
-    if not console.is_terminal:
-        console.width = max(console.width, least)
+    console.width = max(_NARROWEST, console.width if console.is_terminal else columns(pipe))
     with console.capture() as captured:
         console.print(answer, crop=False)  # a command stands on one line, however long
     console.file.write(trimmed(captured.get()))
     console.file.flush()
 
 
-def text(answer: RenderableType, width: int = LEAST) -> str:
+def columns(pipe: int = PIPE) -> int:
+    """Columns of what goes into a pipe: those that the caller's COLUMNS says, else `pipe`."""
+    stated = os.environ.get("COLUMNS", "")
+    return int(stated) if stated.isascii() and stated.isdigit() and 0 < int(stated) < 10_000 else pipe
+
+
+def text(answer: RenderableType, width: int = PIPE) -> str:
     """The answer as plain text without colour codes."""
     file = io.StringIO()
     Console(file=file, width=width, no_color=True, force_terminal=False, markup=False, emoji=False).print(

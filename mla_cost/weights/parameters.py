@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import ModelConfig
+from mla_cost.language.numbers import ceil_divide
 
 ACTIVE_INCLUDES: Final = (
     "every weight of the main model and its indexers but the routed experts that a token is not sent to: embedding and "
@@ -290,8 +291,16 @@ def mtp_weights(config: ModelConfig) -> tuple[Weight, ...]:
 
 
 def mtp_kind(config: ModelConfig) -> LayerKind:
-    """The kind of the layer in a multi-token-prediction module: the model's last, with an indexer if it has any."""
-    return layer_kinds(config)[-1]._replace(indexer=config.indexer is not None)
+    """The kind of the layer in a multi-token-prediction module: the model's last, or with an indexer the last with MLA.
+
+    An indexer chooses what MLA attends to, so it never stands beside another mixer. GLM-5.3-Flash ends on a layer
+    without MLA, and its module is DeepSeek-V3's with MLA (sgl-project/sglang@03c7266d
+    python/sglang/srt/models/glm5_next_nextn.py:23, 29).
+    """
+    kinds = layer_kinds(config)
+    if config.indexer is None:
+        return kinds[-1]
+    return next(kind for kind in reversed(kinds) if kind.attention)._replace(indexer=True)
 
 
 def embedding_weight(config: ModelConfig) -> Weight:
@@ -415,4 +424,4 @@ def _fp8_scales(config: ModelConfig, block: int, mtp_modules: int) -> int:
 
 def _scales(weights: Iterable[Weight], block: int) -> int:
     matrices = [weight for weight in weights if len(weight.shape) == 2 and not weight.name.endswith(_NEVER_FP8)]
-    return sum(weight.copies * prod(-(-side // block) for side in weight.shape) for weight in matrices)
+    return sum(weight.copies * prod(ceil_divide(side, block) for side in weight.shape) for weight in matrices)

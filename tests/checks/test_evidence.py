@@ -422,12 +422,18 @@ def run(capsys, *arguments):
 
 
 def test_command_prints_counts_first(capsys, replayed, monkeypatch):
-    monkeypatch.setattr("mla_cost.checks.evidence.evidence", lambda _executor: replayed)
+    monkeypatch.setattr("mla_cost.checks.evidence.evidence", lambda _executor, _watch: replayed)
     code, out = run(capsys)
     assert code == 0
     counts = replayed.counts
     assert out.out.startswith(f"{counts['matches']} match, {counts['differs']} differ")
-    assert max(map(len, out.out.splitlines())) <= 80
+    assert max(map(len, out.out.splitlines())) <= 110
+    assert {row.id for row in replayed.rows if row.source != "catalogue"} <= set(out.out.split())  # no name is broken
+    limit = next(line for line in out.out.splitlines() if line.startswith("laga-within-half-a-percent"))
+    assert limit.split()[1:] == ["at", "most", "0.5", "%", "0.14378", "%", "within", "matches"]
+    _, less = run(capsys, "--no-notes")
+    assert out.out.startswith(less.out.rstrip())
+    assert len(less.out) < len(out.out)
 
 
 def test_command_refuses_an_unknown_format(capsys):

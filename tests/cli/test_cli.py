@@ -154,11 +154,19 @@ def test_80_columns_suffice_and_a_pipe_gets_no_codes(cli, arguments):
     assert "\x1b" not in text
 
 
-@pytest.mark.parametrize("columns", ["20", "79"])
-def test_a_pipe_is_never_narrower_than_80_columns(cli, monkeypatch, columns):
-    wide = cli("plan")
-    monkeypatch.setenv("COLUMNS", columns)
-    assert cli("plan") == wide
+def test_a_pipe_has_80_columns_or_those_that_columns_says(cli, monkeypatch):
+    model = "plan moonlight-8-h100 --form explicit --bars --scope model"
+    rest = "show h100-80gb|show kimi-k2|explain laga|fit --scope attention --form laga"
+    for text in ("plan", model, "models", "devices", "plans", *rest.split("|")):
+        line = text.split()
+        for columns in ("200", "60"):
+            monkeypatch.setenv("COLUMNS", columns)
+            printed = cli(*line)
+            assert max(map(len, printed.splitlines())) <= int(columns), line
+            assert "…" not in printed
+            assert not re.search(r"(?m)[ \t]+$", printed), line
+    monkeypatch.setenv("COLUMNS", "many")
+    assert max(map(len, cli("plan").splitlines())) <= 80
 
 
 def test_no_color_is_respected_in_a_terminal():
@@ -259,7 +267,13 @@ def test_every_flag_of_plan_has_a_test(cli):
     tested = {word for arguments, _, _ in FLAGS for word in arguments if word.startswith("--")}
     elsewhere = {"--levers", "--refused-levers", "--explain-term", "--stage", "--bars", "--plot"}
     of_rows = {flag for row in TABLE.values() for flag in row.flags}  # tests/inputs/test_table.py reads each
-    assert listed - tested - elsewhere - of_rows == {"--format", "--require-fit", "--help"}  # tested below
+    assert listed - tested - elsewhere - of_rows == {
+        "--format",
+        "--require-fit",
+        "--help",
+        "--no-notes",
+        "--quiet",
+    }  # tested below
 
 
 DIMS = {
@@ -582,7 +596,7 @@ def test_910b_64gb_says_that_it_is_the_910b3(cli):
 def test_show_a_model_with_sources(cli, name):
     text = cli("show", name)
     assert text.startswith("deepseek-v3: ")
-    assert re.search(r"^dims\.kv_lora_rank +512 +yes", text, re.MULTILINE)
+    assert re.search(r"^dims\.kv_lora_rank +yes +512", text, re.MULTILINE)
     assert re.search(r"^source: ", text, re.MULTILINE)
     assert json.loads(cli("show", name, "--format", "json"))["model"]["dims"]["kv_lora_rank"] == 512
 
@@ -608,3 +622,91 @@ def test_a_real_process_ends_as_it_should():
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr == "mla-cost: sp: out of range, not 0; allowed: at least 1\n"
     assert process("plan", "--require-fit").returncode == 1  # one rank of the default plan holds too much
+
+
+@pytest.mark.parametrize(
+    ("line", "flag", "beside"),
+    [
+        ("explain laga --program --quantity peak", "--quantity", "--program"),
+        ("explain laga --program --latex", "--latex", "--program"),
+        ("explain laga --latex --format json", "--latex", "--format json"),
+        ("plan --bars --format json", "--bars", "--format json"),
+        ("plan --explain-term saved --levers", "--levers", "--explain-term"),
+        ("plan --explain-term saved --require-fit", "--require-fit", "--explain-term"),
+        ("plan --no-notes --format csv", "--no-notes", "--format csv"),
+        ("plan -q --format json", "--quiet", "--format json"),
+        ("plan -q --no-notes", "--no-notes", "--quiet"),
+        ("sweep --over seq_len=4096 --output rows.csv --format csv", "--format", "--output"),
+        ("sweep --over seq_len=4096 --seq-len 8192", "seq_len", "--seq-len"),
+        ("sweep --over seq_len=4096 --set seq_len=8192", "seq_len", "--set"),
+        ("search --pareto --format json", "--pareto", "--format json"),
+        ("plan --set sp=4 --sp 2", "sp", "--set and by --sp"),
+        ("search --tp 2 --set tp=4", "tp", "--set and by --tp"),
+        ("plan --sp 2 --cp 4", "--sp or --cp", "given twice"),
+        ("plan --set sp=2 --set sp=4", "--set sp", "given twice"),
+        ("explain laga --layer moe", "--layer", "--program"),
+        ("evidence --no-notes --format json", "--no-notes", "--format json"),
+    ],
+)
+def test_a_flag_without_effect_is_refused_by_name(cli, line, flag, beside):
+    message = cli(*line.split(), code=2)
+    assert flag in message
+    assert beside in message
+
+
+def test_an_empty_layer_is_no_layer(cli):
+    assert "unknown layer ''" in cli("explain", "laga", "--program", "--layer", "", code=2)
+
+
+def test_quiet_prints_nothing_and_answers_by_its_exit_code(cli):
+    assert cli("plan", "-q") == ""
+    assert cli("plan", "-q", "--require-fit", "--sp", "1", "--seq-len", "128k", "--device", "910b-64gb", code=1) == ""
+    assert cli("fit", "--scope", "attention", "--form", "laga", "--quiet") == ""
+    assert cli("sweep", "--scope", "attention", "--over", "seq_len=4096,8192", "-q") == ""
+
+
+def test_without_notes_the_table_stays(cli):
+    for line in ("plan --sp 8", "fit --scope attention --form laga", "sweep --scope attention --over sp=1,2"):
+        whole, less = cli(*line.split()), cli(*line.split(), "--no-notes")
+        assert set(less.splitlines()) < set(whole.splitlines())
+    assert "Not in this scope" not in cli("plan", "--no-notes")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_two_examples_that_parse(cli, command):
+    from mla_cost.cli.options import EXAMPLES
+    from mla_cost.cli.program import build
+
+    text = cli(command, "-h")
+    assert text == cli(command, "--help")
+    assert len(EXAMPLES[command]) == 2
+    for line, _ in EXAMPLES[command]:
+        assert f"mla-cost {line}" in text
+        program: Any = __import__("typer").main.get_command(build(line.split()))
+        program.commands[command].make_context(command, line.split()[1:])  # parses, runs nothing
+        if command in {"models", "devices", "plans", "show", "explain"}:
+            assert cli(*line.split())
+
+
+def test_python_m_is_the_command():
+    found = subprocess.run(
+        [sys.executable, "-m", "mla_cost", "-h"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert found.returncode == 0
+    assert all(line in " ".join(found.stdout.split()) for line in COMMANDS.values())
+
+
+def test_rows_that_differ_show_in_what(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    heading, *_ = cli("sweep", "--scope", "attention", "--over", "kernel=auto,flash").splitlines()
+    assert {"kernel", "scheme", "device"} <= set(heading.split())
+
+
+def test_what_was_assumed_is_not_verified(cli, tmp_path):
+    text = json.loads((HF / "deepseek_like.json").read_text())
+    text.pop("num_nextn_predict_layers", None)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(text | {"model_type": "of_my_own"}))
+    shown = cli("show", file)
+    assert "assumed: num_nextn_predict_layers is not in the file" in shown
+    assert not re.search(r"(?m)^assumed\.", shown)

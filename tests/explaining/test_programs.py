@@ -83,7 +83,7 @@ def test_a_profile_has_its_own_program_of_a_layer():
             "explicit",
             "attention",
             {"profile": "megatron"},
-            "no program of its own for this, not 'attention'; allowed: ",
+            "no program of its own for this: 'attention'; allowed: ",
         ),
         ("absorbed", "dense", {"kernel": "flash"}, "kernel flash has no program for a shared key"),
     ],

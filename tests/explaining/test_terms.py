@@ -152,11 +152,11 @@ def test_states_are_their_parts():
 @pytest.mark.parametrize(
     ("question", "term", "stage", "message"),
     [
-        ({}, "kept", None, "no such term, not 'kept'; allowed: saved, peak"),
+        ({}, "kept", None, "no such term: 'kept'; allowed: saved, peak"),
         (DEEPSEEK, "keptt", None, "did you mean kept"),
         ({"device": ()}, "usable", None, "no such term"),
         ({}, "saved", 1, "stage: 1 belongs to scope model"),
-        (DEEPSEEK, "kept", 16, "no such stage, not 16; allowed: 0 to 15"),
+        (DEEPSEEK, "kept", 16, "no such stage: 16; allowed: 0 to 15"),
         ({"sp": 3}, "saved", None, "does not divide"),
     ],
 )

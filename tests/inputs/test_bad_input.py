@@ -211,7 +211,7 @@ FILES = [
     ("plan.yaml", "model: 5\n", ["model", "5", "text"]),
     ("plan.yaml", "model: []\n", ["model", "text"]),
     ("plan.yaml", "device: 5\n", ["device", "5", "list"]),
-    ("plan.yaml", "device: [5]\n", ["device.0", "5", "text"]),
+    ("plan.yaml", "device: [5]\n", ["device, entry 1", "5", "text"]),
     ("plan.yaml", "form: {laga: 1}\n", ["form", "a mapping"]),
     ("plan.yaml", "dims: [1]\n", ["dims", "mapping"]),
     ("plan.yaml", "dims: {heads: many}\n", ["dims.heads", "'many'"]),

@@ -120,7 +120,7 @@ def test_the_bounds_themselves_are_allowed(width: str, most: int) -> None:
         ({"tied_embeddings": "yes"}, "tied_embeddings: must be true or false, not 'yes'"),
         ({"title": 7}, "title: must be text, not 7"),
         ({"sources": "one"}, "sources: must be a list, not 'one'"),
-        ({"parameters": {"total": 1}}, "parameters.total: out of range, not 'total'; allowed: 'total_reported'"),
+        ({"parameters": {"total": 1}}, "parameters.total: unknown value: 'total'; allowed: 'total_reported'"),
         ({"parameters": {"exact": -1}}, "parameters.exact: out of range, not -1; allowed: at least 0"),
         ({"indexer": {"index_topk": 0}}, "indexer.index_topk: out of range, not 0"),
         ({"mla_layer_indices": [1, 2]}, "mla_layer_indices lists 2 layers, num_mla_layers is 61"),
@@ -134,7 +134,7 @@ def test_bad_models(changes: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"family": "cudda"}, "family: out of range, not 'cudda'; allowed: 'cuda', 'rocm' or 'ascend'"),
+        ({"family": "cudda"}, "family: unknown value: 'cudda'; allowed: 'cuda', 'rocm' or 'ascend'"),
         ({"marketing_gb": 80}, "marketing_gb: must be a mapping, not 80"),
         ({"marketing_gb": {**FACT, "value": "80 GB"}}, "marketing_gb.value: must be a whole number, not '80 GB'"),
         ({"marketing_gb": {**FACT, "value": -1}}, "marketing_gb.value: out of range, not -1"),
@@ -143,8 +143,11 @@ def test_bad_models(changes: dict[str, Any], words: str) -> None:
         ({"marketing_gb": {"value": 80, "verified": True}}, "marketing_gb.source: this key is missing"),
         ({"marketing_gb": {**FACT, "source": "hearsay"}}, "marketing_gb: the source 'hearsay' is not listed"),
         ({"runtime_total_bytes": {**FACT, "value": 1.5}}, "runtime_total_bytes: a byte count is a whole number"),
-        ({"reserve": [{**CONTEXT, "per": "node"}]}, "reserve.0.per: out of range, not 'node'; allowed: 'process' or"),
-        ({"reserve": [{**CONTEXT, "byte": 3}]}, "reserve.0.byte: unknown key; did you mean bytes?"),
+        (
+            {"reserve": [{**CONTEXT, "per": "node"}]},
+            "reserve, entry 1: per: unknown value: 'node'; allowed: 'process' or",
+        ),
+        ({"reserve": [{**CONTEXT, "byte": 3}]}, "reserve, entry 1: byte: unknown key; did you mean bytes?"),
         ({"reserve": [{**CONTEXT, "source": "x"}]}, "reserve.context: the source 'x' is not listed under sources"),
         ({"further": {"cores": {**FACT, "value": [1, -2]}}}, "further.cores.value: "),
     ],

@@ -9,6 +9,7 @@ import pytest
 
 from mla_cost.cli.flags import options_of
 from mla_cost.cli.options import OWN, default_of, offered
+from mla_cost.declared.optimizers import OPTIMIZERS
 from mla_cost.declared.shardings import SHARDINGS
 from mla_cost.errors import InputError
 from mla_cost.inputs import plan_files
@@ -53,7 +54,7 @@ def test_every_field_has_a_row_and_every_row_a_field():
 def test_a_field_takes_what_its_row_allows(name: str):
     row, annotation = TABLE[name], PlanSettings.model_fields[name].annotation
     parts = [annotation, *get_args(annotation)]
-    declared = tuple(SHARDINGS) if name == "sharding" else ()  # the values that files declare are no type
+    declared = {"sharding": tuple(SHARDINGS), "optimizer": tuple(OPTIMIZERS)}.get(name, ())  # of files, and no type
     words = next((get_args(part) for part in parts if get_origin(part) is Literal), declared)
     assert words == row.values
     assert (type(None) in parts) is row.none
@@ -75,7 +76,7 @@ def test_the_command_of_a_setting_makes_it_again(row: Setting):
     else:
         again = getattr(read(*words), row.name)
         assert again == value
-        assert row.flags[0] in words
+        assert row.flags[0] in words or value == row.default
 
 
 @pytest.mark.parametrize("row", FLAGGED, ids=lambda row: row.name)
@@ -96,6 +97,7 @@ def test_flags_of_a_command_have_names_of_their_own(command: str):
     without = {
         "search": {"scope", "layers", "idle_mlp", "stage", "dp", "micro_batches", "pipeline_layout"}
         | {"first_layers", "last_layers"},
+        **dict.fromkeys(("import", "diff"), every),
     }
     if command != "explain":
         assert has == every - without.get(command, set())

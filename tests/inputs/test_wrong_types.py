@@ -173,10 +173,10 @@ def test_a_list_without_end_is_not_walked(name: str) -> None:
         ("plan(model)", [], ["model: must be text, not a list"]),
         ("plan(form)", [None], ["form: must be text, not null", "explicit, absorbed, laga, a list of them, or all"]),
         ("plan_file", 3, ["plan: must be text, not 3; allowed: a ready plan's name, or the path of a file"]),
-        ("sweep(attention, over.sp)", {"a": 1}, ["over sp: is no single value, not a mapping; allowed: numbers"]),
+        ("sweep(attention, over.sp)", {"a": 1}, ["over sp: is no single value: a mapping; allowed: numbers"]),
         ("best(by)", 3, ["by: must be a list, not 3; allowed: "]),
-        ("best(where)", 3, ["where: selects nothing, not 3; allowed: a mapping of columns to values, or a function"]),
-        ("best(where.sp)", [[1]], ["where sp: is no value of a column, not a list; allowed: a number, a name"]),
+        ("best(where)", 3, ["where: selects nothing: 3; allowed: a mapping of columns to values, or a function"]),
+        ("best(where.sp)", [[1]], ["where sp: is no value of a column: a list; allowed: a number, a name"]),
         (
             "best(where())",
             3,
@@ -187,7 +187,7 @@ def test_a_list_without_end_is_not_walked(name: str) -> None:
         ("formula(remat)", "x", ["unknown remat 'x'"]),
         ("search(by)", 3, ["by: must be a list, not 3; allowed: "]),
         ("longest(zigzag)", 3, ["zigzag: must be true or false, not 3"]),
-        ("row", 2, ["index: no such point, not 2; allowed: 0 to 1"]),
+        ("row", 2, ["index: no such point: 2; allowed: 0 to 1"]),
     ],
 )
 def test_the_message_names_argument_value_and_what_is_allowed(name: str, value: Any, words: list[str]) -> None:

@@ -15,6 +15,8 @@ from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.layers import LAYERS
 from mla_cost.declared.schemes import SCHEMES
+from mla_cost.language.program import Requirement
+from mla_cost.language.schedule import Schedule
 from mla_cost.pricing import compile as programs
 
 TABLES: dict[str, dict[str, Any]] = {"form": FORMS, "kernel": KERNELS, "layer": LAYERS}
@@ -237,3 +239,20 @@ def test_the_command_line_prints_it_and_ends_with_2(monkeypatch, capsys):
     assert left.value.code == 2
     assert said.startswith("mla-cost: form explicit, piece query, line `if d_qq`: unknown dim d_qq")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "message", "said"),
+    [
+        ("seq_length", "", "a requirement asks about seq_len, sp, heads, not 'seq_length'; did you mean seq_len?"),
+        ("heads", "{head} heads over sp {sp}", "a requirement asks about seq_len, sp, heads, not 'head'"),
+    ],
+)
+def test_a_requirement_is_checked_where_it_is_declared(what: str, message: str, said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        Requirement("divides", what, "sp", message)
+
+
+def test_a_schedule_is_checked_where_it_is_declared() -> None:
+    with pytest.raises(TypeError, match="schedule made-up: problems gives a Problem each, not str"):
+        Schedule("made-up", "", "", lambda *_: (), lambda _: iter(["pp"]))  # type: ignore[list-item]

@@ -53,6 +53,7 @@ def agrees(over: dict[str, list[Any]], **asked: Any) -> None:
     found = mla_cost.search(
         **{**LITE, "device": "b200-180gb"}, form=given["form"], devices=8, global_batch=24, remat="none", tp=[1, 2],
         pp=[1], ep=[1, 2], sp=[1], micro_batch=[1], sharding=given.get("sharding", "distributed"), top=4,
+        optimizer=given.get("optimizer", defaults.OPTIMIZER),
     )  # fmt: skip
     assert found.results
     for each in found.results:
@@ -68,14 +69,13 @@ def signs(monkeypatch: pytest.MonkeyPatch) -> str:
     """One tensor in bf16 for every weight."""
     row = Optimizer("signs", "made up", "this test", (StateTensor("momentum", "bf16"),))
     monkeypatch.setitem(OPTIMIZERS, "signs", row)
-    monkeypatch.setattr(defaults, "OPTIMIZER", "signs")
     return "signs"
 
 
 def test_an_optimizer_is_a_row(signs: str) -> None:
-    assert signs == defaults.OPTIMIZER
-    assert planned(sharding="ddp").memory.optimizer_bytes == (4 + 2) * TOTAL
-    agrees({"sharding": ["ddp", "zero1"], "dp": [4, 8]})
+    assert planned(sharding="ddp", optimizer=signs).memory.optimizer_bytes == (4 + 2) * TOTAL
+    agrees({"sharding": ["ddp", "zero1"], "dp": [4, 8]}, optimizer=signs)
+    agrees({"optimizer": [signs, defaults.OPTIMIZER], "dp": [4, 8]})
 
 
 def test_an_optimizer_may_keep_other_tensors_for_matrices(monkeypatch: pytest.MonkeyPatch) -> None:

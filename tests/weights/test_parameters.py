@@ -17,6 +17,7 @@ from mla_cost.weights.parameters import (
     indexer_weights,
     layer_kinds,
     layer_weights,
+    mtp_kind,
     mtp_weights,
     parameters,
     refusal,
@@ -204,3 +205,10 @@ def test_show_prints_total_and_active(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setenv("COLUMNS", "200")
     catalogue.show("deepseek-v3")
     assert "parameters: 671,026,419,200 in all, 37,552,297,472 active per token" in capsys.readouterr().out
+
+
+def test_a_module_with_an_indexer_has_mla():
+    """GLM-5.3-Flash: 45 layers of which the last has no MLA; its module is that of DeepSeek-V3, as sglang runs it."""
+    config = catalog.model("glm-5.3-flash")
+    assert (layer_kinds(config)[-1].attention, layer_kinds(config)[-1].indexer) == (0, False)
+    assert mtp_kind(config)[:3] == (1, True, True)

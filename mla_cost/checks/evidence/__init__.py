@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Any, TypeVar
 
 from mla_cost.checks.evidence import counts, fused, regimes, regression
 from mla_cost.checks.evidence import sent as accounted
@@ -18,40 +19,91 @@ from mla_cost.errors import InputError, nearest
 SCHEMA = "mla-cost/evidence/1"
 STATES = ("matches", "differs", "not-modelled")
 IN_ROWS = Outcome._fields[:10]
+BESIDE = ("unit", "cite", "gates", "bound")
 
 
-@dataclass(frozen=True)
+Watch = Callable[[str, int, int], None]  # what is going on, how much of it is done, of how much
+Each = TypeVar("Each")
+
+
 class Evidence:
-    """Every row replayed, and the answers beside them. All bytes are for one rank."""
+    """Every row replayed, and the answers beside them, worked out when they are first read. Bytes are for one rank.
 
-    sources: dict[str, str]
-    rows: tuple[Outcome, ...]
-    fused: fused.Search
-    shares: tuple[regression.Share, ...]
-    boundaries: tuple[regimes.Boundary, ...]
-    sequences: tuple[regimes.Sequence, ...]
-    smaller: tuple[regimes.Smaller, ...]
-    gather: regimes.Gather
-    sent: tuple[accounted.PublishedSent, ...]
+    watch: told what is going on, how much is done, and of how much.
+    """
+
+    def __init__(self, executor: bool = False, watch: Watch = lambda _words, _done, _total: None) -> None:
+        self._watch = watch
+        self._sources = [load(name) for name in SOURCES]
+        self.sources = {**{source.name: source.title for source in self._sources}, counts.NAME: counts.TITLE}
+        asked = [(source, row) for source in self._sources for row in source.rows]
+        replayed = (replay(source, row, executor) for source, row in asked)
+        self.rows = (*self._told("published figures", replayed, len(asked)), *counted())
+
+    def _told(self, words: str, found: Iterable[Each], total: int = 0) -> Iterator[Each]:
+        for done, each in enumerate(found):
+            self._watch(words, done, total)
+            yield each
+
+    @cached_property
+    def fused(self) -> fused.Search:
+        """What the fused figure could have meant."""
+        return _fused(self._sources)
+
+    @cached_property
+    def shares(self) -> tuple[regression.Share, ...]:
+        """What the larger peak is made of."""
+        return tuple(self._told("what the larger peak is made of", regression.shares()))
+
+    @cached_property
+    def boundaries(self) -> tuple[regimes.Boundary, ...]:
+        """Where one form is smaller than another, in the latent rank."""
+        return tuple(self._told("where absorbed is smaller", regimes.boundaries(), regimes.how_many()))
+
+    @cached_property
+    def sequences(self) -> tuple[regimes.Sequence, ...]:
+        """The same in the sequence length."""
+        return tuple(self._told("where absorbed saves less", regimes.sequences()))
+
+    @cached_property
+    def smaller(self) -> tuple[regimes.Smaller, ...]:
+        """The same over the catalogue's models."""
+        return tuple(self._told("models for which absorbed is smaller", regimes.smaller()))
+
+    @cached_property
+    def gather(self) -> regimes.Gather:
+        """Where gathering sends less."""
+        return regimes.gather()
+
+    @cached_property
+    def sent(self) -> tuple[accounted.PublishedSent, ...]:
+        """What forward sends, counted three ways."""
+        return tuple(accounted.sent(self._sources))
 
     @property
     def counts(self) -> dict[str, int]:
         """How many rows are in each state."""
         return {state: sum(row.status == state for row in self.rows) for state in STATES}
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object."""
+    def listed(self) -> dict[str, Any]:
+        """What a table needs of the JSON object: the rows, without the questions that take longer."""
         return {
             "schema": SCHEMA,
             "counts": self.counts,
-            "rows": [{**_picked(row), "unit": row.unit, "cite": row.cite, "gates": row.gates} for row in self.rows],
+            "rows": [{**_picked(row), **{name: getattr(row, name) for name in BESIDE}} for row in self.rows],
+            "sent": [found._asdict() for found in self.sent],
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {
+            **self.listed(),
             "fused": _search(self.fused),
             "regression": [share._asdict() for share in self.shares],
             "boundaries": [boundary._asdict() for boundary in self.boundaries],
             "sequence_boundaries": [boundary._asdict() for boundary in self.sequences],
             "smaller": [smaller._asdict() for smaller in self.smaller],
             "gather": self.gather._asdict(),
-            "sent": [found._asdict() for found in self.sent],
         }
 
     def to_json(self) -> str:
@@ -59,24 +111,14 @@ class Evidence:
         return json.dumps(self.to_dict(), indent=2)
 
 
-def evidence(executor: bool = False) -> Evidence:
+def evidence(executor: bool = False, watch: Watch = lambda _words, _done, _total: None) -> Evidence:
     """Replay every published figure.
 
     executor: also run the forms on real ranks for the rows about numbers (needs torch, a quarter of a minute).
+    watch: as `Evidence`.
     Raises `mla_cost.errors.InputError`: a file that states what its source does not, or torch is missing.
     """
-    sources = [load(name) for name in SOURCES]
-    return Evidence(
-        sources={**{source.name: source.title for source in sources}, counts.NAME: counts.TITLE},
-        rows=(*(replay(source, row, executor) for source in sources for row in source.rows), *counted()),
-        fused=_fused(sources),
-        shares=regression.shares(),
-        boundaries=tuple(regimes.boundaries()),
-        sequences=tuple(regimes.sequences()),
-        smaller=tuple(regimes.smaller()),
-        gather=regimes.gather(),
-        sent=tuple(accounted.sent(sources)),
-    )
+    return Evidence(executor, watch)
 
 
 def beside(name: str) -> tuple[Outcome, ...]:

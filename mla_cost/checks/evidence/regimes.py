@@ -7,6 +7,7 @@ subtracted as polynomials and the difference is solved for d_c, so a formula say
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mla_cost import api
@@ -79,6 +80,12 @@ def boundaries() -> Iterator[Boundary]:
                     yield boundary(variant["name"], variant["plan"], sp, heads, quantity)
 
 
+def how_many() -> int:
+    """How many boundaries are asked for."""
+    asked = questions()["regimes"]
+    return len(asked["variants"]) * len(asked["sp"]) * len(asked["heads_per_rank"]) * len(QUANTITIES)
+
+
 def boundary(name: str, plan: Mapping[str, Any], sp: int, heads_per_rank: int, quantity: Quantity) -> Boundary:
     """The boundary of one variant at the model's other dims."""
     asked = questions()["regimes"]
@@ -109,7 +116,12 @@ def sides(fields: Mapping[str, Any], dims: Mapping[str, Any]) -> tuple[BlockFigu
 
 
 def _figures(form: str, fields: Mapping[str, Any], dims: Mapping[str, Any]) -> BlockFigures:
-    settings = validated(PlanSettings, {"scope": "attention", **fields, "form": (form,), "dims": dict(dims)})
+    return _once(form, tuple(fields.items()), tuple(dims.items()))
+
+
+@lru_cache(maxsize=256)  # the bisections of three quantities begin at the same ranks
+def _once(form: str, fields: tuple[tuple[str, Any], ...], dims: tuple[tuple[str, Any], ...]) -> BlockFigures:
+    settings = validated(PlanSettings, {"scope": "attention", **dict(fields), "form": (form,), "dims": dict(dims)})
     family = catalog.device(questions()["regimes"]["device"]).family
     return figures(resolve(api.model_with_dims(settings), form, settings), family)
 

@@ -27,7 +27,10 @@ class Cell(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A replayed row: the fields of the JSON, and the cells that a range or a bound was read from."""
+    """A replayed row: the fields of the JSON, and the cells that a range or a bound was read from.
+
+    bound: `at most` or `at least` where the source publishes a limit and no figure; empty else.
+    """
 
     id: str
     quantity: str
@@ -43,6 +46,7 @@ class Outcome(NamedTuple):
     cite: str
     gates: bool = False
     cells: tuple[Cell, ...] = ()
+    bound: str = ""
 
 
 def replay(source: Source, row: PublishedRow, executor: bool) -> Outcome:
@@ -76,7 +80,7 @@ def _outcome(
     reason = "; ".join(part for part in (reason, row.note) if part)
     return Outcome(
         row.id, row.quantity, source.name, row.origin, published, predicted, off, row.tolerance, status, reason,
-        row.unit, row.cite, row.gates, cells,
+        row.unit, row.cite, row.gates, cells, "at most" if row.bound else "at least" if row.at_least else "",
     )  # fmt: skip
 
 

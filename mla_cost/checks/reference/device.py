@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -134,6 +134,26 @@ def _real_groups(spec: Spec, device: torch.device) -> Iterator[ProcessGroups]:
         dist.destroy_process_group()
 
 
+# sizes and degrees of a spec, with what they are where nothing is said
+_SIZES: Final = (
+    ("seq_len", 4096),
+    ("micro_batch", 1),
+    ("layers", 1),
+    ("sp", None),
+    ("tp", 1),
+    ("idle_mlp", Spec.idle_mlp),
+    ("ffn", Spec.ffn),
+    ("vocab", Spec.vocab),
+    ("loss_chunks", Spec.loss_chunks),
+    ("ep", 1),
+    ("etp", 1),
+    ("experts", Spec.experts),
+    ("experts_per_token", Spec.experts_per_token),
+    ("expert_ffn", Spec.expert_ffn),
+    ("shared_ffn", Spec.shared_ffn),
+)
+
+
 def _parser() -> argparse.ArgumentParser:
     """Return the command line: the fields of `Spec` as flags, dims by model name and one flag for each that differs."""
     parser = argparse.ArgumentParser(
@@ -152,23 +172,7 @@ def _parser() -> argparse.ArgumentParser:
         choices = [choice for choice in allowed if choice is not None]
         parser.add_argument(f"--{name.replace('_', '-')}", choices=choices, default=default)
     parser.add_argument("--sharded-down", action="store_true", help="down-projections are divided over tp")
-    for name, default in (
-        ("seq_len", 4096),
-        ("micro_batch", 1),
-        ("layers", 1),
-        ("sp", None),
-        ("tp", 1),
-        ("idle_mlp", Spec.idle_mlp),
-        ("ffn", Spec.ffn),
-        ("vocab", Spec.vocab),
-        ("loss_chunks", Spec.loss_chunks),
-        ("ep", 1),
-        ("etp", 1),
-        ("experts", Spec.experts),
-        ("experts_per_token", Spec.experts_per_token),
-        ("expert_ffn", Spec.expert_ffn),
-        ("shared_ffn", Spec.shared_ffn),
-    ):
+    for name, default in _SIZES:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", default=default)
     parser.add_argument(
         "--fake-group", action="store_true", help="one process plays rank 0 of all; nothing is exchanged"

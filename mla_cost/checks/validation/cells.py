@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
+from heapq import heapify, heappop, heappush
 from itertools import chain, combinations, cycle, product
 from typing import Any, Literal
 
@@ -106,8 +107,8 @@ def settings_of(kernel: str) -> list[dict[str, Any]]:
 def fake_cells(size: Size) -> list[Spec]:
     """The cells whose memory, traffic and flops are compared on fake tensors.
 
-    full: all there are, and the cross product. default: of each group the cells that show two values together which no
-    cell before them shows. quick: each third of those.
+    full: all there are, and the cross product. default: of each group few cells that show every two values together
+    that the group shows. quick: each third of those.
     """
     if size == "full":
         return list(dict.fromkeys([*chain(*groups()), *_crossed()]))
@@ -121,15 +122,26 @@ def groups() -> tuple[list[Spec], ...]:
 
 
 def covering(cells: Iterable[Spec]) -> list[Spec]:
-    """The cells, in order, that show some two values of two fields together for the first time."""
+    """Few of the cells, in order, that together show every two values of two fields that all of them show.
+
+    The cell that shows most of what is not shown yet is taken first. What a cell adds only falls, so one that still
+    adds no less than the next was last known to add is the best there is.
+    """
+    offered = list(cells)
+    shown = [pairs_of(spec) for spec in offered]
+    waiting = [(-len(pairs), at) for at, pairs in enumerate(shown)]
+    heapify(waiting)
     seen: set[tuple[object, object]] = set()
-    found = []
-    for spec in cells:
-        shown = pairs_of(spec)
-        if not shown <= seen:
-            found.append(spec)
-            seen |= shown
-    return found
+    taken: list[int] = []
+    while waiting:
+        at = heappop(waiting)[1]
+        added = len(shown[at] - seen)
+        if waiting and added < -waiting[0][0]:
+            heappush(waiting, (-added, at))
+        elif added:
+            taken.append(at)
+            seen |= shown[at]
+    return [offered[at] for at in sorted(taken)]
 
 
 def pairs_of(spec: Spec) -> set[tuple[object, object]]:

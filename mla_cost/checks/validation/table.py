@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from mla_cost.checks.validation.report import STATUSES, Report
+from mla_cost.views import terminal
 
 
 def report_table(report: Report) -> RenderableType:
@@ -39,7 +40,4 @@ def _counts(report: Report) -> Table:
 
 def show(report: Report, file: Any = None) -> None:
     """Print the report: colour only in a terminal that wants it, 80 columns suffice."""
-    console = Console(file=file, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = max(console.width, 80)
-    console.print(report_table(report))
+    terminal.show(report_table(report), file)

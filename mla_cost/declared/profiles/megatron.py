@@ -6,7 +6,7 @@ mla_cost/language/rules/transformer_engine/. Activations between modules are seq
 gathers what it needs and scatters what it makes, so no region stands around a block.
 """
 
-from mla_cost.language.numbers import round_up
+from mla_cost.language.numbers import ceil_divide, round_up
 from mla_cost.language.program import Allowance, Profile, Staging, StagingShape
 
 # megatron/core/transformer/multi_latent_attention.py:755-763, 913-990; models/gpt/gpt_layer_specs.py:239-248, 295-320;
@@ -280,7 +280,7 @@ def deepep_buffers(shape: StagingShape) -> int:
 
 def hybridep_buffers(shape: StagingShape) -> int:
     """Bytes for every token of every rank arriving here, and between domains for every token of this rank's peers."""
-    tokens, domains = round_up(shape.tokens, 16), -(-shape.ranks // shape.domain)
+    tokens, domains = round_up(shape.tokens, 16), ceil_divide(shape.ranks, shape.domain)
     own = 2 * shape.hidden + 4 * (shape.hidden // 128)
     near, far = 4 * shape.experts * shape.domain, 4 * shape.experts * shape.ranks
     arriving = tokens * shape.ranks * (own + near)

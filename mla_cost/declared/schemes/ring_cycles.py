@@ -16,7 +16,5 @@ SCHEME = Scheme(
     basis="derived",
     systems=("TASP (HamiltonAttention)", "MindSpeed hamilton_context_parallel (not causal)"),
     source="arXiv 2509.26541; infinigence/HamiltonAttention@86606900",
-    notes=(
-        "each link carries one chunk in all, where a ring sends P - 1 chunks over one link; no cost of links is reported",
-    ),
+    notes=("each link carries one chunk in all, where a ring sends P - 1 over one link; no cost of links is reported",),
 )

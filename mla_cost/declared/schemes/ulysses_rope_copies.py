@@ -28,7 +28,5 @@ keys_values(latent, k_rope, w):
 """,
     systems=("verl verl/models/transformers/kimi_vl.py",),
     source="verl-project/verl@1dda039b verl/models/transformers/kimi_vl.py",
-    notes=(
-        "an all-to-all of one copy of the rope key for each rank sends what a gather of it does, and is reported as one",
-    ),
+    notes=("an all-to-all of one copy of the rope key for each rank sends what a gather does, and is reported as one",),
 )

@@ -27,10 +27,12 @@ def times(machine: Machine, label: str, left: Tensor, right: Tensor) -> Tensor:
     same_dims(left, right)
     result = machine.elementwise(label, left)
     names = (left.label, right.label)
+    made = machine.bytes_of(left.dims, left.dtype)
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         gradient = gradients[0]
         assert gradient is not None
+        machine.runs("elementwise", [made] * 4, [made] * 2, launches=2)  # the gradient times each of them
         return [machine.elementwise(f"gradient of {name}", gradient) for name in names]
 
     machine.attach([result], [left, right], backward, saved=[left, right])

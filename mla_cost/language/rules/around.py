@@ -17,6 +17,7 @@ from mla_cost.language.ops import op
 from mla_cost.language.polynomial import Polynomial
 from mla_cost.language.program import DeclarationError
 from mla_cost.language.rules.exchange import INSIDE, OUTSIDE, SEQUENCE, Mesh, recorded
+from mla_cost.language.timeline import Product
 
 Dims = tuple[str, ...]
 # word: what it may say
@@ -80,6 +81,8 @@ def around(machine: Machine, label: str, words: tuple[str, ...], query: Tensor, 
     machine.flops(scores + output, attention=True, skips_masked=True)
     machine.timeline.fused_calls.append(FusedCall(query.dims, key.dims, value.dims))
     result, statistics = merged(machine, label, (*query.dims[:-1], value.dims[-1]), query)
+    work = Steps(machine, query, (key.dims, value.dims), "C" if carried.mesh is OUTSIDE else "P")
+    work.forward(scores + output)
     kept = carried.keep()
     del coming
     made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in (query, key, value)]
@@ -90,6 +93,7 @@ def around(machine: Machine, label: str, words: tuple[str, ...], query: Tensor, 
         sums = [machine.new(f"{name}, summed", dims, "fp32") for name, dims, _ in made[:1]]
         coming = carried.arrive("backward")
         step = [machine.new(f"{name} of a step", dims, dtype) for name, dims, dtype in made]
+        work.backward((scores + output) * 2 + scores)
         machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
         going = carried.bring_back()
         del step, coming
@@ -99,6 +103,42 @@ def around(machine: Machine, label: str, words: tuple[str, ...], query: Tensor, 
 
     machine.attach([result], [query, key, value], backward, saved=[query, *kept, result, statistics])
     return result
+
+
+class Steps:
+    """What the kernels of all steps read, write and compute, for the time model: each step all that one attends to."""
+
+    def __init__(self, machine: Machine, query: Tensor, pair: tuple[Dims, Dims], ranks: str) -> None:
+        key, value = pair
+        size = machine.predicates.elements
+        self.machine, self.launches = machine, machine.predicates.size(ranks)
+        self.through = [machine.bytes_of(dims, query.dtype) for dims in (query.dims, key, value)]
+        s, b, n, d = query.dims
+        self.made = machine.bytes_of((s, b, n, value[-1]), query.dtype)
+        self.rows = machine.bytes_of((b, n, s), "fp32")
+        self.shape = Product(size((b, n)), size((s,)), size(("S",)), size((d,)) + size(value[-1:]))
+
+    def forward(self, flops: Polynomial) -> None:
+        """Attention of every step, and its merging into an fp32 sum."""
+        self._attends(self.through, [self.made, self.rows], flops)
+        read, sums = self.made * self.launches, self.made * self.launches * 2
+        self.machine.runs("elementwise", [read, sums], [sums], launches=self.launches)
+
+    def backward(self, flops: Polynomial) -> None:
+        """Attention of every step again, with gradients."""
+        self._attends([*self.through, self.made, self.made, self.rows], self.through, flops)
+
+    def _attends(self, reads: Sequence[Polynomial], writes: Sequence[Polynomial], flops: Polynomial) -> None:
+        each = self.launches
+        self.machine.runs(
+            "attention",
+            [amount * each for amount in reads],
+            [amount * each for amount in writes],
+            launches=each,
+            product=self.shape,
+            flops=flops,
+            skips_masked=True,
+        )
 
 
 def merged(machine: Machine, label: str, dims: Dims, query: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from mla_cost.language.machine import DTYPE_BYTES, FusedCall, Gradients, Machine
 from mla_cost.language.ops import op
 from mla_cost.language.polynomial import Polynomial
 from mla_cost.language.program import DeclarationError
+from mla_cost.language.timeline import Product
 
 
 class KernelSaved(NamedTuple):
@@ -49,17 +50,38 @@ def fused_attention(
     scores, output = _products(machine, query, key, value)
     machine.flops(scores + output, attention=True, skips_masked=True)
     machine.timeline.fused_calls.append(FusedCall(query.dims, key.dims, value.dims))
+    shape = attended(machine, query, key.dims[0], value)
+    forward = scores + output
+    machine.runs("attention", [query, key, value], [result, *rows], product=shape, flops=forward, skips_masked=True)
+    through = [machine.bytes_of(t.dims, t.dtype) for t in (query, key, value)]
+    kept = [machine.bytes_of(t.dims, t.dtype) for t in (result, *rows)]
+    kept.append(kept[0])  # its gradient
     made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in (query, key, value)]
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         machine.flops((scores + output) * 2, recomputed=scores, attention=True, skips_masked=True)
+        machine.runs(
+            "attention",
+            [*through, *kept],
+            through,
+            product=shape,
+            flops=forward * 2 + scores,
+            skips_masked=True,
+        )
         results: list[Tensor | None] = [machine.new(*item) for item in made]
         machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
         return results
 
     machine.attach([result], [query, key, value], backward, saved=[query, key, value, result, *rows])
     return result
+
+
+def attended(machine: Machine, query: Tensor, positions: str, value: Tensor) -> Product:
+    """The shape of attention over so many positions, for `Machine.runs`."""
+    size = machine.predicates.elements
+    s, b, n, d = query.dims
+    return Product(size((b, n)), size((s,)), size((positions,)), size((d,)) + size(value.dims[-1:]))
 
 
 def _products(machine: Machine, query: Tensor, key: Tensor, value: Tensor) -> tuple[Polynomial, Polynomial]:

@@ -7,12 +7,17 @@ padding. A rank holds two chunks of the sequence, one from each end, so that mas
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from mla_cost.language.machine import FusedCall, Gradients, Machine, Tensor
 from mla_cost.language.ops import op
 from mla_cost.language.polynomial import Polynomial
+from mla_cost.language.rules.attention import attended
 from mla_cost.language.rules.exchange import OUTSIDE, SEQUENCE, recorded
 
 Dims = tuple[str, ...]
+Made = tuple[str, Dims, str]  # a label, dims and a dtype
 
 
 @op("ring_attention")
@@ -33,9 +38,16 @@ def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, val
     scores, output = _products(machine, query, value)
     machine.flops(scores + output, attention=True, skips_masked=True)
     machine.timeline.fused_calls.append(FusedCall(query.dims, key.dims, value.dims))
+    shape = attended(machine, query, "S", value)
+    each = machine.predicates.size("C" if machine.predicates.nested else "P")
     result = machine.new(label, (*query.dims[:-1], value.dims[-1]), query.dtype)
+    attends = partial(machine.runs, "attention", launches=each, product=shape, skips_masked=True)
+    attends([query, kept, others], [steps, rows], flops=scores + output)
+    machine.runs("elementwise", [steps, rows], [result])
     statistics = machine.new("log-sum-exp", (*query.dims[1:3], query.dims[0]), "fp32")
     del others, steps, rows
+    through = [machine.bytes_of(t.dims, t.dtype) for t in (query, key, value)]
+    kept_bytes = [machine.bytes_of(t.dims, t.dtype) for t in (result, result, statistics)]
     made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in (query, key, value)]
     names = (key.label, value.label)
 
@@ -50,12 +62,11 @@ def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, val
             _passed_on(machine, f"{what}{names[0]} and {names[1]}", sent, made[1][2])
         machine.flops((scores + output) * 2, recomputed=scores, attention=True, skips_masked=True)
         step = [machine.new(f"{name} of a step", dims, dtype) for name, dims, dtype in made]
+        every = [size * each for size in (*through, *kept_bytes)]
+        attends(every, every[:3], flops=(scores + output) * 2 + scores)
         machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
         del step, sending, given
-        parts = [machine.view(receiving, machine.predicates.row_major(dims)) for _, dims, _ in made[1:]]
-        for part, (name, _, _) in zip(parts, made[1:], strict=True):
-            part.label = name
-        return [of_query, *parts]
+        return [of_query, *_views(machine, receiving, made[1:])]
 
     machine.attach([result], [query, key, value], backward, saved=[query, kept, result, statistics])
     return result
@@ -82,6 +93,12 @@ def gathered_attention(machine: Machine, label: str, query: Tensor, key: Tensor,
         statistics.append(machine.new(f"log-sum-exp of the {step} half", ("b", "n", "s_half"), "fp32"))
     machine.flops(scores + output, attention=True, skips_masked=True)
     machine.timeline.fused_calls.append(FusedCall(half, gathered[0].dims, gathered[1].dims))
+    shape = attended(machine, query, "S", value)
+    attends = partial(machine.runs, "attention", launches=2, product=shape, skips_masked=True)
+    attends([query, *gathered], [*steps, *statistics], flops=scores + output)
+    machine.runs("copy", steps, [result])
+    through = [machine.bytes_of(t.dims, t.dtype) for t in (query, *gathered)]
+    kept_bytes = [machine.bytes_of(t.dims, t.dtype) for t in (result, result, *statistics)]
     del gathered, spare, steps
     made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in given]
 
@@ -95,18 +112,34 @@ def gathered_attention(machine: Machine, label: str, query: Tensor, key: Tensor,
             steps.append(machine.new(f"{made[0][0]} of a step", half, made[0][2]))
             steps += [machine.new(f"{name} of a step", (positions, *dims[1:]), dtype) for name, dims, dtype in made[1:]]
         machine.flops((scores + output) * 2, recomputed=scores, attention=True, skips_masked=True)
+        attends([*through, *kept_bytes], through, flops=(scores + output) * 2 + scores)
         machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
-        for at, (name, _, _) in enumerate(made[1:]):
-            sums[at] = machine.copy(sums[at], f"{name}, as ranks hold it")
-        for name, dims, dtype in made[1:]:
-            results.append(machine.new(name, dims, dtype))
-            recorded(machine, "reduce_scatter", SEQUENCE, name, ("S", *dims[1:]), dtype, dims)
-            sums.pop(0)
+        results += _scattered(machine, sums, made[1:])
         del whole, gathered, steps
         return results
 
     machine.attach([result], list(given), backward, saved=[*given, result, *statistics])
     return result
+
+
+def _views(machine: Machine, buffer: Tensor, made: Sequence[Made]) -> list[Tensor | None]:
+    """Parts of one buffer, each under its own name."""
+    parts = [machine.view(buffer, machine.predicates.row_major(dims)) for _, dims, _ in made]
+    for part, (name, _, _) in zip(parts, made, strict=True):
+        part.label = name
+    return [*parts]
+
+
+def _scattered(machine: Machine, sums: list[Tensor], made: Sequence[Made]) -> list[Tensor | None]:
+    """Sums over all positions put into the order of the ranks, then to each rank its part; a sum goes once sent."""
+    for at, (name, _, _) in enumerate(made):
+        sums[at] = machine.copied(sums[at], f"{name}, as ranks hold it")
+    results: list[Tensor | None] = []
+    for name, dims, dtype in made:
+        results.append(machine.new(name, dims, dtype))
+        recorded(machine, "reduce_scatter", SEQUENCE, name, ("S", *dims[1:]), dtype, dims)
+        sums.pop(0)
+    return results
 
 
 def _passed_on(machine: Machine, label: str, sent: Dims, dtype: str) -> None:
@@ -126,13 +159,15 @@ def _in_order(machine: Machine, given: tuple[Tensor, ...]) -> list[Tensor]:
         found.append(machine.new(f"{tensor.label} gathered", ("S", *tensor.dims[1:]), tensor.dtype))
         recorded(machine, "all_gather", SEQUENCE, tensor.label, tensor.dims, tensor.dtype, tensor.dims)
     for at, tensor in enumerate(given):
-        found[at] = machine.copy(found[at], f"{tensor.label} in order")
+        found[at] = machine.copied(found[at], f"{tensor.label} in order")
     return found
 
 
 def _whole(machine: Machine, label: str, gradient: Tensor | None) -> Tensor:
     assert gradient is not None
-    return gradient if machine.is_contiguous(gradient) else machine.copy(gradient, f"gradient of {label} copy")
+    if machine.is_contiguous(gradient):
+        return gradient
+    return machine.copied(gradient, f"gradient of {label} copy")
 
 
 def _products(machine: Machine, query: Tensor, value: Tensor) -> tuple[Polynomial, Polynomial]:

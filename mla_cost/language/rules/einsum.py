@@ -33,7 +33,7 @@ class _Plan(NamedTuple):
         return tuple(self.dims[letter] for letter in letters)
 
 
-@op("einsum")
+@op("einsum", kind="copy")
 def einsum_of(machine: Machine, label: str, words: tuple[str, ...], left: Tensor, right: Tensor) -> Tensor:
     """The first word is the equation; `attention` after it marks a product that a causal mask halves."""
     if not words:
@@ -134,11 +134,15 @@ def _bmm(machine: Machine, label: str, plan: _Plan, left: Tensor, right: Tensor,
     result = machine.new(label, plan.sizes(plan.shared + plan.left_only + plan.right_only), left.dtype)
     count = _count(machine, plan)
     machine.flops(count, attention=attention)
+    batch, rows, columns, inner = map(plan.sizes, (plan.shared, plan.left_only, plan.right_only, plan.summed))
+    machine.multiplies(rows, columns, inner, batch=batch, dtype=left.dtype)
     of_left, of_right = ((f"gradient of {tensor.label}", tensor.dims, tensor.dtype) for tensor in (left, right))
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         machine.flops(count * 2, attention=attention)
+        machine.multiplies(inner, columns, rows, batch=batch, dtype=of_right[2])
+        machine.multiplies(rows, inner, columns, batch=batch, dtype=of_left[2])
         made = machine.new(*of_right)
         return [machine.new(*of_left), made]
 
@@ -170,8 +174,10 @@ def _multiplied(machine: Machine, label: str, plan: _Plan, left: Tensor, right: 
         assert gradient is not None
         machine.flops(count * 2, attention=attention)
         full = [machine.new_as(names[at], like(predicates, gradient.axes, spread[1 - at]), dtype) for at in (1, 0)]
+        machine.runs("elementwise", [gradient, *full], full, launches=2, flops=count * 2)
         return [_summed(machine, plan, x, full.pop()) for x in letters]
 
+    machine.runs("elementwise", [left, right], [result], flops=count)
     machine.attach([result], [left, right], backward, saved=kept)
     return result
 
@@ -186,7 +192,9 @@ def _summed(machine: Machine, plan: _Plan, letters: str, full: Tensor) -> Tensor
     kept = "".join(x for x in plan.output if x in letters)
     axes = _pick(plan.output, full.axes, kept)
     if not all(machine.predicates.is_one(plan.dims[x]) for x in plan.output if x not in letters):
-        full = machine.new(full.label, plan.sizes(kept), full.dtype)
+        summed = machine.new(full.label, plan.sizes(kept), full.dtype)
+        machine.runs("elementwise", [full], [summed])
+        full = summed
         axes = full.axes
     return machine.view(full, tuple(axes[kept.index(x)] if x in kept else Axis(plan.dims[x], ()) for x in letters))
 

@@ -116,6 +116,7 @@ def _columns_in(dim: str, machine: Machine, label: str, tensor: Tensor) -> Tenso
     received = machine.new(f"{label} receive buffer", (TENSOR.ranks, *send.dims), tensor.dtype)
     _record(machine, "all_gather", TENSOR, label, send, send.dims)
     result = machine.new(label, (*send.dims[:-1], dim), tensor.dtype)
+    machine.runs("copy", [received], [result])
     del received
     return result
 
@@ -124,6 +125,7 @@ def _columns_out(part: str, machine: Machine, label: str, tensor: Tensor) -> Ten
     dims = (*tensor.dims[:-1], part)
     send = machine.new(f"{label} send buffer", (TENSOR.ranks, *dims), tensor.dtype)
     scattered = machine.new(label, dims, tensor.dtype)
+    machine.runs("copy", [tensor], [send])
     _record(machine, "reduce_scatter", TENSOR, label, send, dims)
     return scattered
 
@@ -135,8 +137,11 @@ def _with_transpose(machine: Machine, label: str, tensor: Tensor, there: Move, b
     def backward(gradients: Gradients) -> list[Tensor | None]:
         gradient = gradients[0]
         assert gradient is not None
-        return [back(machine, f"gradient of {name}", gradient)]
+        made = back(machine, f"gradient of {name}", gradient)
+        machine.reported(whole=True)
+        return [made]
 
+    machine.reported(whole=True)
     machine.attach([result], [tensor], backward)
     return result
 
@@ -147,7 +152,7 @@ def _sequence_to_heads(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     ranks, heads = unfolded(machine.predicates, n, (mesh.ranks, machine.predicates.heads))
     send = machine.view(tensor, (ranks, s, b, heads, d))
     if not machine.is_contiguous(send):
-        send = machine.copy(send, f"{label} send buffer")
+        send = machine.copied(send, f"{label} send buffer")
     received = machine.new(label, send.dims, tensor.dtype)
     _all_to_all(machine, mesh, label, received)
     return machine.view(received, contiguous(machine.predicates, (mesh.whole, b.name, heads.name, d.name)))
@@ -165,7 +170,9 @@ def _heads_to_sequence(machine: Machine, label: str, tensor: Tensor) -> Tensor:
         view = machine.view(received, (s, batch, n, width))
         view.label = label
         return view
-    return machine.new(label, ("s", b, "n", d), tensor.dtype)
+    result = machine.new(label, ("s", b, "n", d), tensor.dtype)
+    machine.runs("copy", [received], [result])
+    return result
 
 
 def _gather(mesh: Mesh, machine: Machine, label: str, tensor: Tensor) -> Tensor:
@@ -183,7 +190,7 @@ def _reduce_scatter(mesh: Mesh, machine: Machine, label: str, tensor: Tensor) ->
 
 
 def _row_major(machine: Machine, label: str, tensor: Tensor) -> Tensor:
-    return tensor if machine.is_contiguous(tensor) else machine.copy(tensor, label)
+    return tensor if machine.is_contiguous(tensor) else machine.copied(tensor, label)
 
 
 def to_each(handed: tuple[str, ...]) -> str:
@@ -228,6 +235,7 @@ def recorded(
     payload = machine.bytes_of(handed, dtype) if wire is None else wire
     if wire is None:
         wire = machine.bytes_of(piece, dtype) * (machine.predicates.size(mesh.ranks) - ONE) * times
+    machine.runs("collective", (), (), collective=len(machine.timeline.collectives))
     machine.timeline.collectives.append(
         Collective(
             kind=kind,

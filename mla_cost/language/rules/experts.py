@@ -17,6 +17,8 @@ def router(machine: Machine, label: str, logits: Tensor) -> tuple[Tensor, Tensor
     scores = machine.new(f"{label} scores", logits.dims, "fp32")
     weights = machine.new(label, (*rows, "K"), "fp32")
     chosen = machine.new(f"{label} choice", (*rows, "K"), "int64")
+    # sigmoid, topk, gather, sum, quotient, product with the scale
+    machine.runs("elementwise", [logits, scores, scores], [scores, weights, chosen], launches=6)
     name, dims, dtype = logits.label, logits.dims, logits.dtype
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
@@ -27,7 +29,7 @@ def router(machine: Machine, label: str, logits: Tensor) -> tuple[Tensor, Tensor
     return weights, chosen
 
 
-@op("permute_rows")
+@op("permute_rows", kind="permutation")
 def permute_rows(machine: Machine, label: str, tokens: Tensor, choice: Tensor) -> Tensor:
     """One row for every expert chosen; the choice is a table."""
     del choice
@@ -49,7 +51,7 @@ def permute(machine: Machine, label: str, tokens: Tensor) -> Tensor:
     return result
 
 
-@op("unpermute_rows")
+@op("unpermute_rows", kind="permutation")
 def unpermute_rows(machine: Machine, label: str, rows: Tensor, weights: Tensor, choice: Tensor) -> Tensor:
     """The rows of each token, weighted and summed; the choice is a table."""
     del choice
@@ -70,7 +72,7 @@ def unpermute(machine: Machine, label: str, rows: Tensor, weights: Tensor) -> Te
     return result
 
 
-@op("reorder")
+@op("reorder", kind="permutation")
 def reorder(machine: Machine, label: str, rows: Tensor) -> Tensor:
     """The rows in another order: a copy each way; the order is a table."""
     result = machine.copy(rows, label)
@@ -92,6 +94,8 @@ def grouped_linear(machine: Machine, label: str, rows: Tensor, weight: Tensor) -
     result = machine.new(label, (*rows.dims[:-1], outer), rows.dtype)
     count = machine.predicates.elements((*rows.dims, outer)) * 2
     machine.flops(count)
+    shape = (weight.dims[:1], rows.dims[:-1], (outer,), rows.dims[-1:], rows.dtype)
+    machine.multiplies_rows(*shape, back=False)
     made = [(f"gradient of {tensor.label}", tensor.dims, tensor.dtype) for tensor in (weight, rows)]
     split = len(rows.dims) - 1
 
@@ -99,8 +103,9 @@ def grouped_linear(machine: Machine, label: str, rows: Tensor, weight: Tensor) -
         gradient = gradients[0]
         assert gradient is not None
         machine.flops(count * 2)
+        machine.multiplies_rows(*shape, back=True)
         if not can_view(machine.predicates, (gradient.axes[:split], gradient.axes[split:])):
-            gradient = machine.copy(gradient, f"gradient of {label} copy")
+            gradient = machine.copied(gradient, f"gradient of {label} copy")
         of_weight, of_rows = (machine.new(*item) for item in made)
         return [of_rows, of_weight]
 

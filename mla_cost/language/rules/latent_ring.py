@@ -9,8 +9,10 @@ from __future__ import annotations
 from mla_cost.language.machine import FusedCall, Gradients, Machine, Tensor
 from mla_cost.language.ops import op
 from mla_cost.language.polynomial import Polynomial
-from mla_cost.language.rules.around import hops, merged, products
+from mla_cost.language.rules.around import Steps, hops, merged, products
 from mla_cost.language.rules.exchange import SEQUENCE
+
+Dims = tuple[str, ...]
 
 
 @op("latent_ring")
@@ -32,6 +34,10 @@ def latent_ring(machine: Machine, label: str, query: Tensor, latent: Tensor, wei
     expand = machine.predicates.elements(("P", rows, batch, *weight.dims)) * 2
     machine.flops(scores + output, attention=True, skips_masked=True)
     machine.flops(expand)
+    work = Steps(machine, query, (key, value), "P")
+    shape: tuple[Dims, Dims, Dims] = ("P", rows, batch), weight.dims[:2], weight.dims[2:]
+    work.forward(scores + output)
+    machine.multiplies(*shape)
     machine.timeline.fused_calls.append(FusedCall(query.dims, key, value))
     del coming
     made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in (query, latent, weight)]
@@ -49,6 +55,9 @@ def latent_ring(machine: Machine, label: str, query: Tensor, latent: Tensor, wei
         hops(machine, SEQUENCE, made[1][0].removeprefix("gradient of "), made[1][1], made[1][2], "P_others")
         expanded = [machine.new("key of a step", key, made[1][2]), machine.new("value of a step", value, made[1][2])]
         steps = [machine.new(f"gradient of {t.label}", t.dims, made[1][2]) for t in expanded]
+        work.backward((scores + output) * 2 + scores)
+        machine.multiplies(*shape)
+        machine.multiplies_back(*shape)
         machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
         going = machine.new(f"{made[1][0]}, here and on its way", ("2", *made[1][1]), "fp32")
         hops(machine, SEQUENCE, made[1][0], made[1][1], "fp32", "P")

@@ -9,7 +9,7 @@ from mla_cost.language.program import DeclarationError
 from mla_cost.language.strides import Axes, can_view, contiguous, is_contiguous
 
 
-@op("linear", absent="passed on")
+@op("linear", absent="passed on", kind="copy")
 def linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """tensor [rows.. inner..] times weight [outer.. inner..], contracted over the dims they share at the end.
 
@@ -53,6 +53,8 @@ def _multiply(
     needed = rank_share(machine.predicates, tensor.dims, outer)
     repeated = machine.predicates.elements((*tensor.dims, *outer)) * 2 - needed
     machine.flops(needed, repeated)
+    folded_rows, inner = tensor.dims[:rows], tensor.dims[rows:]
+    machine.multiplies(folded_rows, outer, inner, dtype=tensor.dtype)
     name, axes, dtype = tensor.label, _gradient_axes(machine, tensor, rows), tensor.dtype
     weight_name, weight_dims, weight_dtype = weight.label, weight.dims, weight.dtype
     folded = len(tensor.axes) > 2  # then the gradient is unfolded again: a view of the product
@@ -60,6 +62,7 @@ def _multiply(
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         machine.flops(needed * 2, repeated * 2)
+        machine.multiplies_back(folded_rows, outer, inner, dtype=dtype)
         of_weight = machine.new(f"gradient of {weight_name}", weight_dims, weight_dtype)
         of_input = machine.new_as(f"gradient of {name}", axes, dtype)
         return [machine.view(of_input, axes) if folded else of_input, of_weight]

@@ -10,7 +10,7 @@ from mla_cost.language.rules.split import contiguous
 from mla_cost.language.strides import Axes, Axis, like
 
 
-@op("norm")
+@op("norm", kind="norm")
 def normed(call: Call, tensor: Tensor, weight: Tensor) -> Tensor:
     """RMSNorm of the last axis, in one kernel or op by op by the setting `norm`."""
     if weight.dims != tensor.dims[-1:]:

@@ -8,7 +8,7 @@ from mla_cost.language.rules.elementwise import add, multiply, negate
 from mla_cost.language.rules.split import concat, cut_up
 
 
-@op("rope", absent="passed on")
+@op("rope", absent="passed on", kind="rope")
 def rope(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """x * cos + rotate_half(x) * sin over the last axis."""
     turned = multiply(machine, f"{label} cosine part", tensor)

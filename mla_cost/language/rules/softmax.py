@@ -8,7 +8,7 @@ from mla_cost.language.polynomial import ZERO, Polynomial
 from mla_cost.language.rules.elementwise import cast
 
 
-@op("softmax")
+@op("softmax", kind="softmax")
 def softmax_of(call: Call, tensor: Tensor) -> Tensor:
     """Softmax in the dtype of the setting `softmax_dtype`."""
     wanted = call.settings["softmax_dtype"]

@@ -10,7 +10,7 @@ from mla_cost.language.program import DeclarationError
 from mla_cost.language.strides import Axes, Axis
 
 
-@op("split")
+@op("split", kind="copy")
 def split(machine: Machine, tensor: Tensor, parts: Sequence[Part]) -> list[Tensor]:
     """Views along the axis whose name is the sum of the parts. parts: (label, dim) each.
 
@@ -44,7 +44,7 @@ def nearest_dims(dim: str, dims: Sequence[str]) -> tuple[str, ...]:
     return nearest(dim, dims)
 
 
-@op("slice", absent="passed on")
+@op("slice", absent="passed on", kind="copy")
 def slice_of(machine: Machine, label: str, tensor: Tensor, dim: str) -> Tensor:
     """The first part of the last axis; the tensor itself where the rest is absent."""
     if dim == tensor.dims[-1]:
@@ -54,7 +54,7 @@ def slice_of(machine: Machine, label: str, tensor: Tensor, dim: str) -> Tensor:
     return narrow(machine, label, tensor, len(tensor.axes) - 1, dim)
 
 
-@op("cut")
+@op("cut", kind="copy")
 def cut(machine: Machine, label: str, tensor: Tensor, like: Tensor) -> Tensor:
     """Cut back to the width of the second operand."""
     return narrow(machine, label, tensor, len(tensor.axes) - 1, like.dims[-1])
@@ -66,19 +66,19 @@ def cut_to(machine: Machine, label: str, words: tuple[str, ...], tensor: Tensor)
     return narrow(machine, label, tensor, len(tensor.axes) - 1, words[0])
 
 
-@op("pad")
+@op("pad", kind="copy")
 def pad_to(machine: Machine, label: str, tensor: Tensor, like: Tensor) -> Tensor:
     """Filled up to the width of the second operand."""
     return pad(machine, label, tensor, like.dims[-1])
 
 
-@op("own_heads")
+@op("own_heads", kind="copy")
 def own_heads(machine: Machine, weight: Tensor) -> Tensor:
     """This rank's rows of a weight, a view."""
     return narrow(machine, weight.label, weight, _position(weight, "n"), machine.predicates.heads)
 
 
-@op("concat", absent="left out")
+@op("concat", absent="left out", kind="copy")
 def concat_of(machine: Machine, label: str, tensors: list[Tensor]) -> Tensor:
     """Joined along the last axis, whose name is the sum of theirs."""
     first, *rest = tensors
@@ -89,7 +89,7 @@ def concat_of(machine: Machine, label: str, tensors: list[Tensor]) -> Tensor:
     return concat(machine, label, tensors, "+".join(tensor.dims[-1] for tensor in tensors))
 
 
-@op("expand", absent="passed on")
+@op("expand", absent="passed on", kind="copy")
 def expand_to(machine: Machine, label: str, tensor: Tensor, heads: Tensor) -> Tensor:
     """One row for every head that the second operand has."""
     return expand(machine, label, tensor, 2, heads.dims[2])
@@ -175,7 +175,7 @@ def expand(machine: Machine, label: str, tensor: Tensor, at: int, dim: str) -> T
     return view
 
 
-@op("contiguous", absent="passed on")
+@op("contiguous", absent="passed on", kind="copy")
 def contiguous(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """A row-major copy, or the tensor itself where it is row-major already. Backward passes the gradient on."""
     if machine.is_contiguous(tensor):

@@ -35,6 +35,7 @@ def embedding(machine: Machine, label: str, weight: Tensor) -> Tensor:
 
 def _looked_up(machine: Machine, label: str, weight: Tensor) -> Tensor:
     result = machine.new(label, ("s", "b", weight.dims[-1]), weight.dtype)
+    machine.runs("copy", [result], [result])  # the rows that are looked up
     name, dims, dtype = weight.label, weight.dims, weight.dtype
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
@@ -45,7 +46,7 @@ def _looked_up(machine: Machine, label: str, weight: Tensor) -> Tensor:
     return result
 
 
-@op("cross_entropy", "log-softmax")
+@op("cross_entropy", "log-softmax", kind="loss")
 def log_softmax_loss(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """`F.cross_entropy` of logits [s b V]: the mean loss, a scalar that is not counted. Keeps the log-probabilities.
 
@@ -91,6 +92,8 @@ def _log_softmax_divided(machine: Machine, label: str, logits: Tensor) -> Tensor
     logarithms = machine.new(f"{label} logarithms", wide.dims[:-1], "fp32")
     found = _log_probabilities(machine, label, wide)
     kept = machine.elementwise(found.label, found, logits.dtype) if logits.dtype != "fp32" else found
+    # largest, shifted, exponentials, their sum and logarithm, difference; a cast
+    machine.runs("loss", [wide, wide, shifted, shifted, shifted, found], [shifted, shifted, found, kept], launches=7)
     del found, shifted, largest, sums, logarithms, wide
     _reduced_copy(machine, f"target logit of {logits.label}", kept)
     return kept
@@ -117,7 +120,7 @@ def _divided_gradient(machine: Machine, label: str, name: str, dims: tuple[str, 
     return made
 
 
-@op("cross_entropy")
+@op("cross_entropy", kind="loss")
 def cross_entropy(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """The same loss in place, as Megatron writes it: one fp32 copy of the logits becomes the probabilities it keeps.
 
@@ -128,6 +131,7 @@ def cross_entropy(machine: Machine, label: str, logits: Tensor) -> Tensor:
     losses = machine.new(f"{label} per position", logits.dims[:-1], "fp32")
     for what in REDUCED:
         _reduced(machine, f"{what} of {logits.label}", losses)
+    machine.runs("loss", [logits], [probabilities, losses], launches=len(REDUCED) + 1)
     result = machine.uncounted(label)
     name, dims, dtype = logits.label, logits.dims, logits.dtype
 
@@ -145,7 +149,7 @@ def _reduced(machine: Machine, label: str, positions: Tensor) -> None:
         all_reduce(machine, TENSOR, label, positions, ("u", *positions.dims[1:]))
 
 
-@op("cross_entropy", "overwriting")
+@op("cross_entropy", "overwriting", kind="loss")
 def cross_entropy_overwriting(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """The same loss in one kernel that writes the gradient over the logits, whose storage alone it keeps.
 
@@ -155,13 +159,20 @@ def cross_entropy_overwriting(machine: Machine, label: str, logits: Tensor) -> T
     for what in REDUCED:
         held.append(machine.new(f"{what} of {logits.label}", logits.dims[:-1], "fp32"))
         _reduced(machine, f"{what} of {logits.label}", held[-1])
+    machine.runs("loss", [logits], [logits, *held])
     result = machine.uncounted(label)
     gradient = machine.view(logits, logits.axes)
-    machine.attach([result], [logits], lambda _: [machine.view(gradient, gradient.axes)], saved=[logits])
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        del gradients
+        machine.runs("loss", [gradient], [gradient])
+        return [machine.view(gradient, gradient.axes)]
+
+    machine.attach([result], [logits], backward, saved=[logits])
     return result
 
 
-@op("chunked_loss")
+@op("chunked_loss", kind="loss")
 def chunked_loss(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tensor:
     """Head and loss together, q of the s b positions at a time: hidden [s b h], weight [V h].
 
@@ -174,6 +185,12 @@ def chunked_loss(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -
     needed = rank_share(machine.predicates, hidden.dims, weight.dims[:1])
     every = machine.predicates.elements((*hidden.dims, weight.dims[0])) * 2
     machine.flops(needed * 3, (every - needed) * 3)
+    rows, inner, columns = hidden.dims[:-1], hidden.dims[-1:], weight.dims[:1]
+    machine.multiplies(rows, columns, inner, dtype=hidden.dtype)
+    logits = machine.bytes_of((*rows, *columns), hidden.dtype)
+    wide = machine.bytes_of((*rows, *columns), "fp32")
+    machine.runs("loss", [logits, wide], [wide, logits], launches=4)
+    machine.multiplies_back(rows, columns, inner, dtype=hidden.dtype)
     _chunk(machine, label, hidden, weight)
     result = machine.uncounted(label)
     made = [machine.view(tensor, tensor.axes) for tensor in (of_hidden, of_weight)]

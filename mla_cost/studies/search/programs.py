@@ -12,9 +12,10 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.pricing.automatic import with_kernel
 from mla_cost.pricing.resolve import Illegal, named, resolve, scheme_of
+from mla_cost.pricing.whole_model import state_settings
 from mla_cost.studies.longest.needs import smallest
 from mla_cost.studies.search.options import SearchQuestion
-from mla_cost.weights.states import StateSettings, sharding_problem
+from mla_cost.weights.states import sharding_problem
 
 
 class ProgramChoice(NamedTuple):
@@ -106,6 +107,6 @@ def _refusal(question: SearchQuestion, program: ProgramChoice, settings: PlanSet
 
 def refused_in_pipelines(question: SearchQuestion) -> dict[str, str]:
     """Of the ways to shard that are searched, those that no pipeline has, with the reason."""
-    asked = {name: StateSettings(sharding=name) for name in question.values("sharding")}
-    found = {name: sharding_problem(Parallel(pp=2), keeping) for name, keeping in asked.items()}
+    asked = {name: question.settings.model_copy(update={"sharding": name}) for name in question.values("sharding")}
+    found = {name: sharding_problem(Parallel(pp=2), state_settings(settings)) for name, settings in asked.items()}
     return {name: reason for name, reason in found.items() if reason}

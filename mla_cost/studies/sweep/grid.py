@@ -21,6 +21,7 @@ from mla_cost.inputs import catalog
 from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.dims import OTHERS, QUOTIENTS
+from mla_cost.language.numbers import ceil_divide
 from mla_cost.pricing.resolve import named, refuse_tensor_parallel, usual_sp
 from mla_cost.studies.sweep.axes import COUNTS, SweepAxis
 
@@ -119,7 +120,7 @@ class Grid:
         self.inner = inner
         self.run = max(1, most // inner)
         self.boxes_per_choice = (
-            1 if cut == 0 else math.prod(self.shape[: cut - 1]) * -(-self.shape[cut - 1] // self.run)
+            1 if cut == 0 else math.prod(self.shape[: cut - 1]) * ceil_divide(self.shape[cut - 1], self.run)
         )
         self.num_boxes = self.num_choices * self.boxes_per_choice
 
@@ -140,7 +141,7 @@ class Grid:
         """The box of that number among those of one choice."""
         if self.cut < 0:
             return Box(0, (), 0, 0, self.num_numbers)
-        runs = -(-self.shape[self.cut] // self.run)
+        runs = ceil_divide(self.shape[self.cut], self.run)
         before, run = divmod(number, runs)
         outer = _unravel(before, self.shape[: self.cut])
         first = run * self.run
@@ -153,8 +154,8 @@ class Grid:
         if self.cut < 0:
             return int(inside > 0)
         before, rest = divmod(inside, self.shape[self.cut] * self.inner)
-        runs = -(-self.shape[self.cut] // self.run)
-        return before * runs + -(-rest // (self.run * self.inner))
+        runs = ceil_divide(self.shape[self.cut], self.run)
+        return before * runs + ceil_divide(rest, self.run * self.inner)
 
     def one(self, inside: int) -> Box:
         """A box that holds one numeric point."""

@@ -17,7 +17,7 @@ STAND_IN = "stand-ins for weight gradients"
 GATHER_BUFFER = "gather buffer of the output head"
 
 
-@op("linear", "column")
+@op("linear", "column", kind="copy")
 def column_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """A weight divided by rows, over a sequence shard [u b in]: to [s b out].
 
@@ -31,7 +31,7 @@ def column_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) 
     return result
 
 
-@op("norm_linear")
+@op("norm_linear", kind="copy")
 def norm_linear(machine: Machine, label: str, tensor: Tensor, scale: Tensor, weight: Tensor) -> Tensor:
     """RMSNorm and a linear divided by rows in one module: [u b in] to [s b out].
 
@@ -43,21 +43,25 @@ def norm_linear(machine: Machine, label: str, tensor: Tensor, scale: Tensor, wei
     normal = machine.copy(tensor, f"{label} normed")
     roots = machine.new(f"{label} statistics", tensor.dims[:-1], "fp32")
     product = _Product(machine, label, normal, weight)
+    machine.runs("norm", [tensor, scale], [normal, roots])
     result = product.forward()
     made = (f"gradient of {tensor.label}", tensor.dims, tensor.dtype)
+    through = [machine.bytes_of(t.dims, t.dtype) for t in (tensor, roots, scale)]
     scaled = (f"gradient of {scale.label}", scale.dims, scale.dtype)
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         of_normal = product.backward(gradients[0])
-        results: list[Tensor | None] = [machine.new(*made), machine.new(*scaled)]
-        del of_normal
+        found = [machine.new(*made), machine.new(*scaled)]
+        machine.runs("norm", [of_normal, *through], found)
+        results: list[Tensor | None] = [*found]
+        del of_normal, found
         return results
 
     machine.attach([result], [tensor, scale], backward, saved=[tensor, normal, roots, weight])
     return result
 
 
-@op("linear", "duplicated")
+@op("linear", "duplicated", kind="copy")
 def whole_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """A linear whose input stands as it is: a weight that is whole on every rank, over this rank's positions.
 
@@ -69,7 +73,7 @@ def whole_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -
     return result
 
 
-@op("linear", "row")
+@op("linear", "row", kind="copy")
 def row_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """A weight divided by columns: [s b in] to a shard [u b out], reduced and scattered from the whole.
 
@@ -89,7 +93,7 @@ def row_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> 
     return result
 
 
-@op("linear", "head")
+@op("linear", "head", kind="copy")
 def head_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """Megatron's own output layer, divided by rows: as `column_linear`, gathering into a buffer that stands.
 
@@ -101,7 +105,7 @@ def head_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) ->
     return result
 
 
-@op("joined_linear")
+@op("joined_linear", kind="copy")
 def joined_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) -> Tensor:
     """The projection of a multi-token-prediction module, divided by rows: its output is gathered over tp and cut.
 
@@ -116,12 +120,14 @@ def joined_linear(machine: Machine, label: str, tensor: Tensor, weight: Tensor) 
     gathered = machine.new(f"{label} gathered", whole, dtype)
     recorded(machine, "all_gather", TENSOR, label, dims, dtype, dims)
     result = machine.new(label, shard, dtype)
+    machine.runs("copy", [result], [result])
     del gathered
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         again = gather_rows(machine, f"gradient of {label}", shard, dtype)
         own = machine.new(f"gradient of {name}", dims, dtype)
+        machine.runs("copy", [own], [own])
         del again
         return [own]
 
@@ -139,12 +145,15 @@ def grouped_rows(machine: Machine, label: str, rows: Tensor, weight: Tensor) -> 
     result = machine.new(label, (*rows.dims[:-1], outer), rows.dtype)
     count = machine.predicates.elements((*rows.dims, outer)) * 2
     machine.flops(count)
+    shape = (weight.dims[:1], rows.dims[:-1], (outer,), rows.dims[-1:], rows.dtype)
+    machine.multiplies_rows(*shape, back=False)
     _stands(machine, (outer,), (weight.dims[2],), weight.dtype)
     made = (f"gradient of {rows.label}", rows.dims, rows.dtype)
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
         machine.flops(count * 2)
+        machine.multiplies_rows(*shape, back=True)
         return [machine.new(*made)]
 
     machine.attach([result], [rows], backward, saved=[rows, weight])
@@ -184,6 +193,11 @@ class _Product:
         needed = rank_share(self.machine.predicates, self.whole, self.outer)
         every = self.machine.predicates.elements((*self.whole, *self.outer)) * 2
         self.machine.flops(needed * times, (every - needed) * times)
+        rows = self.whole[: len(self.whole) - len(self.inner)]
+        if times == 1:
+            self.machine.multiplies(rows, self.outer, self.inner, dtype=self.dtype)
+        else:
+            self.machine.multiplies_back(rows, self.outer, self.inner, dtype=self.dtype, into="fp32")
 
     def _operand(self) -> Tensor | None:
         """The gathered operand, where it is a tensor of its own."""
@@ -208,7 +222,7 @@ class _Product:
         assert gradient is not None
         given = gradient
         if not machine.is_contiguous(gradient):
-            given = machine.copy(gradient, f"gradient of {self.label} copy")
+            given = machine.copied(gradient, f"gradient of {self.label} copy")
         operand = self._operand()
         made = machine.new(f"gradient of {self.name}", self.whole, self.dtype)
         self._run(2)

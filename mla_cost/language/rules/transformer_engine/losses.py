@@ -7,25 +7,27 @@ from mla_cost.language.ops import op
 from mla_cost.language.rules.exchange import TENSOR, recorded
 
 
-@op("cross_entropy", "te-in-place")
+@op("cross_entropy", "te-in-place", kind="loss")
 def cross_entropy_in_place(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """Transformer Engine's loss before NVIDIA/TransformerEngine@01bbe3eea: the gradient overwrites the bf16 logits.
 
     Keeps the logits' storage alone and makes nothing in backward. cross_entropy.py at 42b84005.
     """
     _reduced(machine, label, logits)
+    machine.runs("loss", [logits, logits], [logits], launches=2)
     result = machine.uncounted(label)
     held = machine.view(logits, logits.axes)
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
+        machine.runs("loss", [held], [held])
         return [machine.view(held, held.axes)]
 
     machine.attach([result], [logits], backward, saved=[logits])
     return result
 
 
-@op("cross_entropy", "te-fp32")
+@op("cross_entropy", "te-fp32", kind="loss")
 def cross_entropy_fp32(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """Transformer Engine's loss since 01bbe3eea: an fp32 gradient is made in forward and kept.
 
@@ -33,6 +35,7 @@ def cross_entropy_fp32(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """
     gradient = machine.new(f"{label} gradient", logits.dims, "fp32")
     _reduced(machine, label, logits)
+    machine.runs("loss", [logits, logits], [gradient], launches=2)
     result = machine.uncounted(label)
     made = (f"gradient of {logits.label}", logits.dims, logits.dtype)
 
@@ -44,7 +47,7 @@ def cross_entropy_fp32(machine: Machine, label: str, logits: Tensor) -> Tensor:
     return result
 
 
-@op("cross_entropy", "compiled")
+@op("cross_entropy", "compiled", kind="loss")
 def cross_entropy_compiled(machine: Machine, label: str, logits: Tensor) -> Tensor:
     """Megatron's own loss through torch.compile: fp32 probabilities are kept, as without it.
 
@@ -53,6 +56,7 @@ def cross_entropy_compiled(machine: Machine, label: str, logits: Tensor) -> Tens
     """
     probabilities = machine.new(f"{label} probabilities", logits.dims, "fp32")
     _reduced(machine, label, logits)
+    machine.runs("loss", [logits], [probabilities], launches=3)
     result = machine.uncounted(label)
     made = (f"gradient of {logits.label}", logits.dims, logits.dtype)
 

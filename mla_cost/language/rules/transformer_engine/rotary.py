@@ -8,7 +8,7 @@ from mla_cost.language.rules.elementwise import add, negate
 from mla_cost.language.rules.split import concat, cut_up
 
 
-@op("rope", "in-place")
+@op("rope", "in-place", kind="rope")
 def rope_in_place(machine: Machine, label: str, query: Tensor) -> Tensor:
     """Fused rotation of the query where it lies, its gradient likewise; only tables are kept.
 
@@ -16,11 +16,18 @@ def rope_in_place(machine: Machine, label: str, query: Tensor) -> Tensor:
     """
     view = machine.view(query, query.axes)
     view.label = label
-    machine.attach([view], [query], lambda gradients: [gradients[0]])
+    turned = machine.bytes_of((*query.dims[:-1], "r"), query.dtype)  # the other columns stay where they are
+    machine.runs("rope", [turned], [turned])
+
+    def backward(gradients: Gradients) -> list[Tensor | None]:
+        machine.runs("rope", [turned], [turned])
+        return [gradients[0]]
+
+    machine.attach([view], [query], backward)
     return view
 
 
-@op("rope_keys_values")
+@op("rope_keys_values", kind="rope")
 def rope_keys_values(machine: Machine, parts: tuple[tuple[str, str], ...], kv: Tensor, shared: Tensor) -> list[Tensor]:
     """kv [s b n k+v] and the shared rope key [s b r] to keys [s b n k+r] and values [s b n v]: new, row-major.
 
@@ -37,7 +44,7 @@ def rope_keys_values(machine: Machine, parts: tuple[tuple[str, str], ...], kv: T
     return results
 
 
-@op("rope", "tables")
+@op("rope", "tables", kind="rope")
 def rope_with_tables(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """Unfused rotation: each call makes its cosine and sine [s r] anew, and the products keep them.
 

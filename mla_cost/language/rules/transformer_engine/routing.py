@@ -21,10 +21,13 @@ def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tenso
     logits = machine.new(f"{label} logits", (*rows, "e"), "fp32")
     count = machine.predicates.elements((*hidden.dims, "e")) * 2
     machine.flops(count)
+    machine.multiplies(rows, ("e",), hidden.dims[-1:], dtype=hidden.dtype, into="fp32")
     kept = [machine.new(f"{label} {what}", (*rows, "e"), "fp32") for what in ("scores", "scores for the loss")]
     kept += [machine.new(f"{label} {what}", (*rows, "K"), to) for what, to in (("choice", "int64"), ("chosen", "fp32"))]
     kept += [machine.new(f"{label} {what}", rows, "fp32") for what in ("sum", "sum for the loss")]
     result = machine.new(label, logits.dims, "fp32")
+    # scores twice, the choice, what was chosen, its sum, quotient and scale, and the weights spread over all experts
+    machine.runs("elementwise", [logits, logits, kept[0]], [*kept, result], launches=10)
     shape = logits.dims
     del logits
     (name, rows_of, dtype), (w_name, w_dims, w_dtype) = ((it.label, it.dims, it.dtype) for it in (hidden, weight))
@@ -33,6 +36,8 @@ def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tenso
         del gradients
         of_logits = machine.new(f"gradient of {label} logits", shape, "fp32")
         machine.flops(count * 2)
+        machine.runs("elementwise", [of_logits] * 3, [of_logits], launches=6)
+        machine.multiplies_back(rows_of[:-1], ("e",), rows_of[-1:], dtype="fp32")
         copied = machine.new(f"{w_name} in fp32", w_dims, "fp32")
         of_hidden = machine.new(f"gradient of {name} in fp32", rows_of, "fp32")
         del copied
@@ -40,6 +45,8 @@ def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tenso
         of_weight = machine.new(f"gradient of {w_name} in fp32", w_dims, "fp32")
         del copied
         found = machine.new(f"gradient of {name}", rows_of, dtype)
+        casts = [machine.bytes_of(dims, to) for dims in (rows_of, w_dims) for to in (dtype, "fp32")]
+        machine.runs("copy", [casts[0], casts[2], casts[1], casts[3]], casts, launches=4)
         del of_hidden
         results: list[Tensor | None] = [found, machine.new(f"gradient of {w_name}", w_dims, w_dtype)]
         del of_weight, of_logits
@@ -49,7 +56,7 @@ def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tenso
     return result
 
 
-@op("rows_of")
+@op("rows_of", kind="permutation")
 def permute(machine: Machine, label: str, tokens: Tensor, weights: Tensor) -> list[Tensor]:
     """One row for every expert that a token chose, each with its weight, and the map of rows.
 
@@ -72,7 +79,7 @@ def permute(machine: Machine, label: str, tokens: Tensor, weights: Tensor) -> li
     return [rows, row_weights, row_map]
 
 
-@op("tokens_of")
+@op("tokens_of", kind="permutation")
 def unpermute(machine: Machine, label: str, rows: Tensor, row_map: Tensor) -> Tensor:
     """The rows of each token summed: keeps the map that `permute` made. T: permutation.py, unpermute without probs."""
     result = machine.new(label, (*row_map.dims[:-1], rows.dims[-1]), rows.dtype)
@@ -86,7 +93,7 @@ def unpermute(machine: Machine, label: str, rows: Tensor, row_map: Tensor) -> Te
     return result
 
 
-@op("sort_rows")
+@op("sort_rows", kind="permutation")
 def sort_rows(machine: Machine, label: str, given: list[Tensor]) -> list[Tensor]:
     """Rows (and their weights) ordered by expert, or back: a copy each way; keeps one int32 per row.
 
@@ -131,7 +138,7 @@ def _cast(machine: Machine, label: str, tensor: Tensor, dtype: str) -> Tensor:
     return result
 
 
-@op("add", "in-place")
+@op("add", "in-place", kind="elementwise")
 def add_in_place(machine: Machine, label: str, first: Tensor, second: Tensor) -> Tensor:
     """The second added to the first where that lies: nothing new either way, and nothing is kept.
 
@@ -139,6 +146,7 @@ def add_in_place(machine: Machine, label: str, first: Tensor, second: Tensor) ->
     """
     view = machine.view(first, first.axes)
     view.label = label
+    machine.runs("elementwise", [first, second], [first])
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         gradient = gradients[0]

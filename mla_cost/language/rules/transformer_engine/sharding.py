@@ -34,7 +34,7 @@ def whole_dims(dims: Dims) -> Dims:
     return tuple("s" if dim == "u" else dim for dim in dims)
 
 
-@op("gather_columns")
+@op("gather_columns", kind="copy")
 def gather_columns(machine: Machine, label: str, tensor: Tensor, dim: str) -> Tensor:
     """Every rank's columns [s b part] on every rank, [s b dim]: gathered, then joined into a second tensor.
 
@@ -44,13 +44,14 @@ def gather_columns(machine: Machine, label: str, tensor: Tensor, dim: str) -> Te
     gathered = machine.new(f"{label} gathered", ("t", *tensor.dims), tensor.dtype)
     recorded(machine, "all_gather", TENSOR, label, tensor.dims, tensor.dtype, tensor.dims)
     result = machine.new(label, (*tensor.dims[:-1], dim), tensor.dtype)
+    machine.runs("copy", [gathered], [result])
     del gathered
     made = (f"gradient of {tensor.label}", tensor.dims, tensor.dtype)
     machine.attach([result], [tensor], lambda _: [machine.new(*made)])
     return result
 
 
-@op("own_rows")
+@op("own_rows", kind="copy")
 def own_rows(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """This rank's positions of [s b d]: [u b d], a view that pins the whole where that is row-major, else a copy.
 
