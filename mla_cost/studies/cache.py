@@ -17,7 +17,7 @@ from mla_cost.inputs.counts import count_of
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing import kv_cache
 from mla_cost.pricing.kv_cache import Cache
-from mla_cost.pricing.usable import usable
+from mla_cost.pricing.usable import Groups, usable
 from mla_cost.weights.parameters import parameters, refusal
 
 WEIGHT_BYTES: Final = {"bf16": 2, "fp8": 1}
@@ -135,7 +135,7 @@ class _Beside(NamedTuple):
 
 def _fits(each: Cache, own: ModelConfig | None, one: int, beside: _Beside) -> Fits:
     on, ranks = beside.device, beside.ranks
-    left = int(usable(on, PlanSettings(scope="model"), {"tp": ranks}))
+    left = int(usable(on, PlanSettings(scope="model"), Groups({"tp": ranks})).bytes)
     why = f"{each.name} is no model of the catalogue, so its weights are not counted" if own is None else refusal(own)
     if own is None or why:
         return Fits(on.name, ranks, left, None, None, why or "")

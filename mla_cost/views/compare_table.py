@@ -28,7 +28,7 @@ def show(answer: Mapping[str, Any], *, refused: bool = False) -> None:
         ways = ["/".join(sent(row[phase][where]) for where in ("inside", "between")) for phase in names[5:7]]
         words = ("*" if row["best"] else "", row["form"], row["scheme"])
         grid.add(*words, sent(row["saved_bytes"]), sent(row["peak_bytes"]), *ways, f"{row['balance']:.2f}")
-    terminal.show(Group(head, grid, *_lines(answer, refused)), least=_COLUMNS)
+    terminal.show(Group(head, grid, *_lines(answer, refused)), pipe=_COLUMNS)
 
 
 def _lines(answer: Mapping[str, Any], refused: bool) -> list[str]:
