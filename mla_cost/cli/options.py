@@ -215,6 +215,12 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         ),
         *_less("csv", "jsonl", "json", "markdown"),
     ),
+    "compare": (
+        Option("file", ASKED, _PLAN, "plan"),
+        _SET,
+        _formats("table", "json", default="table"),
+        Option("refused", OUTPUT, "Also the combinations that have no program, and why.", "switch"),
+    ),
     "search": (
         Option(
             "file", ASKED, "A plan file or ready plan: what is fixed; its degrees give devices and global batch.",

@@ -37,7 +37,7 @@ WIDTHS: Final = {
     "r": "qk_rope_head_dim",
     "v": "v_head_dim",
 }
-SIZES: Final = {"seq_len": "S", "sp": "P", "micro_batch": "b", "layers": "layers"}
+SIZES: Final = {"seq_len": "S", "sp": "P", "micro_batch": "b", "layers": "layers", "sp_inside": "sp_inside"}
 
 
 class Choice(NamedTuple):
