@@ -25,7 +25,8 @@ NEW = (
 )
 BRACKETS = (
     "RuntimeError: NPU out of memory. Tried to allocate 138.00 MiB (NPU 0; 60.97 GiB total capacity; 55.00 GiB "
-    "already allocated; 55.00 GiB current active; 295.52 MiB free; 58.50 GiB reserved in total by PyTorch) If reserved memory is"
+    "already allocated; 55.00 GiB current active; 295.52 MiB free; 58.50 GiB reserved in total "
+    "by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation."
 )
 OLD = (
     "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 79.15 GiB total capacity; 70.10 GiB already allocated; "
