@@ -235,6 +235,8 @@ def test_every_command_takes_every_setting_as_plan_does(capsys, tmp_path, name):
     command = [str(tmp_path / "picture.svg") if word == "FILE" else word for word in command]
     found, wanted = {}, {}
     for row in WALKED if EXHAUSTIVE else WALKED[part]:
+        if any(word.startswith(f"{row.name}=") for word in command):
+            continue  # the command goes over it
         found[row.name] = ended(capsys, [*command, *words(command[0], row)])
         wanted[row.name] = planned_code(capsys, scope, row) if scope else found[row.name]
     assert found == wanted
