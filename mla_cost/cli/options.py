@@ -204,12 +204,22 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "save", OUTPUT, "Write every row to a file.", "path", ("--output",), "FILE.csv|.jsonl|.parquet",
             example="rows.csv",
         ),
+        Option(
+            "commands", OUTPUT, "Print each row's command line, `mla-cost plan ...`, in place of the rows.", "switch",
+            idle=("save", "plot", "output", "quiet"),
+        ),
         Option("resume", OUTPUT, "Continue an --output that was cut.", "switch"),
         Option(
             "plot", OUTPUT, "Draw verdicts over seq_len and sp, a panel per form.", "path", metavar="FILE.png|.svg",
             example="verdicts.svg",
         ),
         *_less("csv", "jsonl", "json", "markdown"),
+    ),
+    "compare": (
+        Option("file", ASKED, _PLAN, "plan"),
+        _SET,
+        _formats("table", "json", default="table"),
+        Option("refused", OUTPUT, "Also the combinations that have no program, and why.", "switch"),
     ),
     "search": (
         Option(

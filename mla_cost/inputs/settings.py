@@ -93,6 +93,7 @@ class PlanSettings(BaseModel):
     seq_len: Annotated[Tokens, _limits("seq_len")] = _default("seq_len")
     micro_batch: Annotated[int, _limits("micro_batch")] = _default("micro_batch")
     sp: Annotated[int, _limits("sp")] = _default("sp")
+    sp_inside: Annotated[int, _limits("sp_inside")] = _default("sp_inside")
     tp: Annotated[int, _limits("tp")] = _default("tp")
     pp: Annotated[int, _limits("pp")] = _default("pp")
     ep: Annotated[int, _limits("ep")] = _default("ep")

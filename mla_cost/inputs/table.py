@@ -219,6 +219,12 @@ _ROWS: Final = (
         aliases=("--cp", "--context-parallel-size"), formula="plan", example="8",
     ),
     Setting(
+        "sp_inside", MESH,
+        "Neighbours that form an inner group where a scheme has groups inside groups; 0 is the most that divide heads "
+        "and sp", "count", unit="ranks", default=0, least=0, most=2**16, scopes=BOTH, numbers=BOTH, search="fixed",
+        reads=LAYERS, example="4",
+    ),
+    Setting(
         "pp", MESH, "Pipeline stages", **{**_RANKS, "unit": "stages"}, example="16",
     ),
     Setting(
