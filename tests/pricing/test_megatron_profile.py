@@ -605,7 +605,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"profile": "megatron", "form": ("absorbed",)}, "no absorbed training path"),
     ({"profile": "megatron", "form": ("laga",)}, "no gather of the latent"),
     ({"profile": "megatron", "kernel": "eager"}, "does not run kernel eager; use kernel flash"),
-    ({"profile": "megatron", "scheme": "kv-gather", "sp": 2}, "not priced with scheme kv-gather; use scheme ulysses"),
+    ({"profile": "megatron", "scheme": "kv-gather", "sp": 2}, "not priced with scheme kv-gather; use scheme"),
     ({"profile": "reference", "scheme": "ring", "sp": 2}, "an attention call that only profile megatron has"),
     ({"profile": "reference", "scheme": "kv-all-gather"}, "an attention call that only profile megatron has"),
     ({"profile": "megatron", "dtype": "fp32"}, "bf16 only"),
