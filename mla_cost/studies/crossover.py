@@ -176,12 +176,13 @@ class _Grid:
 
     def typical(self, points: Sequence[Point]) -> Point | None:
         """The last point at which a rank has more than one head and sends anything, else the last one."""
-        for point in reversed(points):
-            it = self._figures(dict(point.at), self.sides[0])
-            known = None if isinstance(it, str) else it.point.key.predicates
-            if known is not None and known.heads not in known.ones:
-                return point
-        return points[-1] if points else None
+        found = points[-1] if points else None
+        many = (point for point in reversed(points) if self._many_heads(point))
+        return next(many, found)
+
+    def _many_heads(self, point: Point) -> bool:
+        it = self._figures(dict(point.at), self.sides[0])
+        return not isinstance(it, str) and it.point.key.predicates.heads not in it.point.key.predicates.ones
 
     def inequality(self, at: Mapping[str, Any]) -> tuple[str, str, str]:
         """Where the first side has less, what it is solved for, and the structure that it holds for."""
