@@ -14,7 +14,7 @@ from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, MISSING, NO_PROGRAM, NON
 from mla_cost.batch.composed import FIGURES, Composed
 from mla_cost.batch.legality import refused
 from mla_cost.batch.matrices import Floats, Ints
-from mla_cost.batch.points import NOT_OF_LAYERS, Choices, Points
+from mla_cost.batch.points import ALIKE, NOT_OF_LAYERS, Choices, Points
 from mla_cost.batch.tile import Shared, Tile, Worst
 from mla_cost.batch.traffic import Work, most_of_stages, worst_stage
 from mla_cost.declared import defaults
@@ -122,7 +122,7 @@ class PointPricer:
     def fill(self, points: Points, start: int, found: Composed) -> None:
         """Price points and put them where they belong, from `start`."""
         here = slice(start, start + points.size)
-        choices = points.choices(NOT_OF_LAYERS)
+        choices = points.choices(NOT_OF_LAYERS, ALIKE)
         chosen = Choices(tuple(map(self._chosen, choices.settings)), choices.codes)
         code = refused(self.model, points) if self.priced else np.full(points.size, NO_PROGRAM, np.int8)
         alive = np.flatnonzero(code == 0)

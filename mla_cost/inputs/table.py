@@ -37,6 +37,7 @@ Norm = Literal["fused", "composite"]
 Profiles = Literal["reference", "megatron"]
 Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 Switched = Literal["off", "on"]
+Reshard = Literal["on", "off"]
 CrossEntropy = Literal["native", "no-upcast", "in-place", "native-fused", "fused", "chunked", "te-in-place", "te-fp32"]
 
 BOTH: Final[tuple[Scope, ...]] = ("attention", "model")
@@ -127,6 +128,14 @@ _STAGE_LAYERS: Final = Setting(
 )  # fmt: skip
 
 
+_UNGATHERED: Final = (
+    Idle(
+        {"sharding": tuple(name for name, row in SHARDINGS.items() if row.gathers is None)},
+        "only a sharding that splits weights gathers them",
+    ),
+)
+
+
 def _without_owners() -> Iterator[Idle]:
     """Where nobody reduces gradients to owners: whole rows, and what runs in a row's place at some dtypes."""
     reducing = [name for name, row in SHARDINGS.items() if row.has_owners]
@@ -210,6 +219,12 @@ _ROWS: Final = (
         aliases=("--cp", "--context-parallel-size"), formula="plan", example="8",
     ),
     Setting(
+        "sp_inside", MESH,
+        "Neighbours that form an inner group where a scheme has groups inside groups; 0 is the most that divide heads "
+        "and sp", "count", unit="ranks", default=0, least=0, most=2**16, scopes=BOTH, numbers=BOTH, search="fixed",
+        reads=LAYERS, example="4",
+    ),
+    Setting(
         "pp", MESH, "Pipeline stages", **{**_RANKS, "unit": "stages"}, example="16",
     ),
     Setting(
@@ -253,8 +268,21 @@ _ROWS: Final = (
     ),
     Setting(
         "sharding", STEP, "What data-parallel ranks share", "choice", values=tuple(SHARDINGS),
-        default=defaults.SHARDING, scopes=MODEL, reads=STATES | VERDICTS, search="choice", heading=True,
+        default=defaults.SHARDING, scopes=MODEL, reads=ALL, search="choice", heading=True,
         example=next(reversed(SHARDINGS)),
+    ),
+    Setting(
+        "replicas", STEP, "Copies of a fully sharded model, each split over the ranks that are left (HSDP)", "count",
+        unit="copies", default=1, least=1, most=2**16, scopes=MODEL, reads=STATES | PIPELINES, example="4",
+    ),
+    Setting(
+        "reshard", STEP, "Whether weights gathered for forward are given back until backward",
+        **_choice(Reshard, "on"), scopes=MODEL, reads=STATES | PIPELINES, example="off", idle=_UNGATHERED,
+    ),
+    Setting(
+        "prefetch", STEP, "Units whose weights are gathered before their turn", "count", unit="units", default=0,
+        unsaid="by default none in forward, one in backward", least=0, most=64, scopes=MODEL,
+        reads=STATES | PIPELINES, example="1", idle=_UNGATHERED,
     ),
     Setting(
         "multi_rank_bucket_allreduce", STEP,

@@ -14,7 +14,7 @@ from mla_cost.language.machine import DTYPE_BYTES
 from mla_cost.language.numbers import ceil_divide
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.weights.held import Flat, RankParameters
-from mla_cost.weights.states import DEFAULTS, StateSettings, ranks_of, require
+from mla_cost.weights.states import DEFAULTS, StateSettings, padded_elements, parts_of, require
 
 
 class StepCollective(NamedTuple):
@@ -61,16 +61,20 @@ def _synchronised(held: RankParameters, parallel: Parallel, settings: StateSetti
     """What the sharding sends for every buffer."""
     for flat in held.trained:
         for send in settings.row.sends:
+            if send.again and not settings.given_back:
+                continue
             found = _sent(send, flat, parallel, settings)
             calls = send.times * (parallel.micro_batches if send.calls == "micro-batch" else 1)
             yield found._replace(calls=calls)
 
 
 def _sent(send: Send, flat: Flat, parallel: Parallel, settings: StateSettings) -> StepCollective:
-    axis, group = ("dp x sp" if flat.holder == "dense" else "expert_dp"), ranks_of(flat, parallel)
+    axis, group = ("dp x sp" if flat.holder == "dense" else "expert_dp"), parts_of(flat, parallel, settings)
     dtype = _dtype(send, flat, parallel, settings)
-    size, whole = DTYPE_BYTES[dtype], settings.row.padded_elements(flat.elements, group)
+    size, whole = DTYPE_BYTES[dtype], padded_elements(flat, group, settings.row)
     name = f"{flat.holder} {send.state}" + (f" of {flat.dtype}" if flat.dtype != settings.dtype else "")
+    if send.copies:
+        return _all_reduce(f"{name} over replicas", axis, settings.replicas, whole // group * size, dtype)
     if send.kind == "all_reduce":
         return _all_reduce(name, axis, group, (whole if send.padded else flat.elements) * size, dtype)
     part = whole // group
