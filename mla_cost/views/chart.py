@@ -47,7 +47,7 @@ class Words(NamedTuple):
     turned: bool = False
 
 
-class Line(NamedTuple):
+class Stroke(NamedTuple):
     """A straight line; dashed for a limit."""
 
     x1: float
@@ -64,7 +64,7 @@ class Chart(NamedTuple):
     description: str
     height: int
     areas: tuple[Area, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[Stroke, ...]
     words: tuple[Words, ...]
     legend: tuple[tuple[str, str, str], ...] = ()
 
@@ -89,10 +89,10 @@ def timeline(it: DrawnTimeline) -> Chart:
     place = LEFT + (it.peak + 0.5) * across
     left = it.peak * 2 > len(it.ops)
     marked = Words(place + (-8 if left else 8), TOP - 5, f"peak {peak:,.2f} GiB, {event}", "end" if left else "start")
-    lines = [*scale.grid(), Line(place, TOP - 8, place, scale.y(totals[it.peak]))]
+    lines = [*scale.grid(), Stroke(place, TOP - 8, place, scale.y(totals[it.peak]))]
     if it.usable_bytes is not None and scale.low < it.usable_bytes < scale.high:
         at = scale.y(it.usable_bytes)
-        lines.append(Line(LEFT, at, WIDTH - RIGHT, at, dashed=True))
+        lines.append(Stroke(LEFT, at, WIDTH - RIGHT, at, dashed=True))
     return Chart(
         title=it.title,
         description=f"Stacked areas of live GiB; the peak is {peak:,.2f} GiB, in {event}.",
@@ -149,9 +149,9 @@ class _Scale(NamedTuple):
             yield at
             at += step
 
-    def grid(self) -> Iterator[Line]:
+    def grid(self) -> Iterator[Stroke]:
         for at in self.steps():
-            yield Line(LEFT - 4, self.y(at * GIB), LEFT, self.y(at * GIB))
+            yield Stroke(LEFT - 4, self.y(at * GIB), LEFT, self.y(at * GIB))
 
     def numbers(self) -> Iterator[Words]:
         for at in self.steps():
@@ -198,9 +198,9 @@ def stages(result: Result) -> Chart:
     across = (WIDTH - LEFT - RIGHT) / len(found)
     bar = min(across * 0.8, 90)
     words = [*scale.numbers(), *_stage_words(found, scale, across)]
-    lines = [*scale.grid(), Line(LEFT, scale.bottom, WIDTH - RIGHT, scale.bottom)]
+    lines = [*scale.grid(), Stroke(LEFT, scale.bottom, WIDTH - RIGHT, scale.bottom)]
     if usable is not None:
-        lines.append(Line(LEFT, scale.y(usable), WIDTH - RIGHT, scale.y(usable), dashed=True))
+        lines.append(Stroke(LEFT, scale.y(usable), WIDTH - RIGHT, scale.y(usable), dashed=True))
         words.append(Words(WIDTH - RIGHT, scale.y(usable) - 5, f"usable {usable / GIB:,.2f}", "end"))
     worst = max(found, key=lambda stage: stage.allocated_peak_bytes)
     seen = max(it.allocated_peak_bytes for it in found) // 500  # what is less has no height
