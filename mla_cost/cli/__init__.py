@@ -24,6 +24,7 @@ COMMANDS = {
     "decode": "Estimate what a decoding step reads and the least time it takes.",
     "export": "Print the flags of a framework for a plan.",
     "import": "Read a launch script or a framework's config into a plan file.",
+    "oom": "Read an out-of-memory error of torch beside a plan.",
     "explain": "Show the symbolic formula of a form, term by term.",
     "evidence": "Replay published figures: what matches, what differs and why.",
     "models": "List the models of the catalogue.",

@@ -104,6 +104,10 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ),
         ("export --from train.sh --to mindspeed", "a script of one framework in the words of another"),
     ),
+    "oom": (
+        ("oom moonlight-8-h100 --form explicit --log train.log", "what the run of a ready plan ran out of memory for"),
+        ("oom --from train.sh --device h100-80gb --log train.log", "the same of a launch script"),
+    ),
     "import": (
         ("import train.sh", "a Megatron or MindSpeed script as a commented plan: what is taken, ignored and assumed"),
         ("import train.sh --dp 64 -o plan.yaml", "the same on 64 data ranks, written to a file that `plan` takes"),
@@ -306,6 +310,17 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         Option(
             "to", ASKED, "The framework: megatron, mindspeed, torchtitan, deepspeed or torchrun.", "text",
             metavar="FRAMEWORK", example="megatron",
+        ),
+        _SET,
+        _formats("text", "json", default="text"),
+    ),
+    "oom": (
+        Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
+        Option(
+            "log", ASKED, "A log with the error; without it, what is piped in.", "path", metavar="FILE",
+            example="train.log",
         ),
         _SET,
         _formats("text", "json", default="text"),
