@@ -332,7 +332,7 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
     "diff": (
         Option("first", ASKED, "A plan, a ready plan, a config, a script or a result of plan --format json.", "file"),
         Option("second", ASKED, "Another one.", "file"),
-        Option("form", ASKED, "The form of both.", "text", metavar="NAME", example="laga"),
+        Option("form", ASKED, "The form of both.", "text", metavar="NAME", example=defaults.EXAMPLES["form"]),
         Option("device", ASKED, "The device of both.", "text", metavar="NAME", example="h100-80gb"),
         _formats("text", "json", default="text"),
     ),

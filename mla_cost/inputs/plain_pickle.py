@@ -72,7 +72,7 @@ def _refuse(code: int) -> Any:
     return refuse
 
 
-class _Plain(_Base):  # type: ignore[misc]  # the base has no types
+class _Plain(_Base):
     dispatch: ClassVar[dict[int, Any]] = {
         code: _Base.dispatch[code] if code in _CODES else _refuse(code) for code in range(256)
     }

@@ -172,7 +172,7 @@ def _recorded(name: str, data: Mapping[str, Any], form: str | None) -> Side:
 def _settings(one: Side, other: Side) -> Iterator[Changed]:
     """The settings that differ, dims by themselves; forms and devices as each result has them."""
     for name in TABLE:
-        values = [side.settings.get(name) for side in (one, other)]
+        values: list[Any] = [side.settings.get(name) for side in (one, other)]
         if name == "dims" and all(isinstance(value, dict) for value in values):
             for key in values[0]:
                 if values[0][key] != values[1].get(key):
