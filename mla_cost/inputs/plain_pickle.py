@@ -42,7 +42,7 @@ _BROKEN: Final = (
     pickle.UnpicklingError, EOFError, IndexError, KeyError, TypeError, ValueError, AttributeError, UnicodeDecodeError,
     OverflowError, MemoryError, RecursionError,
 )  # fmt: skip
-_Base: Any = pickle._Unpickler  # type: ignore[attr-defined]  # the one in Python has no public name
+_Base: Any = pickle._Unpickler  # the one in Python has no public name
 
 
 def loads(data: bytes, file: str) -> Any:
@@ -72,7 +72,7 @@ def _refuse(code: int) -> Any:
     return refuse
 
 
-class _Plain(_Base):
+class _Plain(_Base):  # type: ignore[misc]  # the base has no types
     dispatch: ClassVar[dict[int, Any]] = {
         code: _Base.dispatch[code] if code in _CODES else _refuse(code) for code in range(256)
     }
