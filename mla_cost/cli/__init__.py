@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # command: its line in the list of commands; its function has the same name in the file of that name
 COMMANDS = {
     "plan": "Price the forms of a model on devices and say whether they fit.",
+    "report": "Write a plan as one page of HTML.",
     "sweep": "Price every form at every setting of a grid.",
     "search": "Price every legal plan for a number of devices and rank those that fit.",
     "fit": "Find the longest sequence that fits, the least sp and the fewest devices.",

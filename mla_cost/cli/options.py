@@ -86,6 +86,11 @@ _NO_TABLE: Final = ("explain_term", "quiet")
 _REQUIRE: Final = Option("require_fit", OUTPUT, "Exit with 1 when nothing fits.", "switch")
 
 
+def _page_file(example: str) -> Option:
+    said = "Write the page to a file; without it, it is printed."
+    return Option("save", OUTPUT, said, "path", ("-o", "--output"), "FILE.html", example=example)
+
+
 def _limit(axis: str, words: str) -> Option:
     return Option(f"max_{axis}", ASKED, f"The largest {words} by default.", "count", metavar="N", example="8")
 
@@ -123,6 +128,13 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (
             "plan --model deepseek-v2-lite --device h100-80gb --seq-len 8k --ep 8 --dp 8 --levers",
             "a plan of your own, and what each change of it would do",
+        ),
+    ),
+    "report": (
+        ("report moonlight-8-h100 -o report.html", "a ready plan as a page to read, print or send"),
+        (
+            "report --scope attention --device 910b-64gb --form laga -o block.html",
+            "one block: its memory over time and its formulas",
         ),
     ),
     "sweep": (
@@ -211,6 +223,13 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             metavar="FILE.pickle", example="predicted.pickle", idle=("explain_term",),
         ),
         *_less("json", "csv", "markdown", idle=("explain_term",)),
+    ),
+    "report": (
+        Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
+        _SET,
+        _page_file("report.html"),
     ),
     "sweep": (
         Option("file", ASKED, _PLAN, "plan"),
