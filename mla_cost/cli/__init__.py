@@ -26,6 +26,8 @@ COMMANDS = {
     "export": "Print the flags of a framework for a plan.",
     "import": "Read a launch script or a framework's config into a plan file.",
     "oom": "Read an out-of-memory error of torch beside a plan.",
+    "snapshot": "Set a memory snapshot of torch beside a plan.",
+    "diff": "Set two plans, configs, scripts or results side by side.",
     "explain": "Show the symbolic formula of a form, term by term.",
     "evidence": "Replay published figures: what matches, what differs and why.",
     "models": "List the models of the catalogue.",
