@@ -271,7 +271,7 @@ class DeviceConfig(BaseModel):
     """One accelerator as torch addresses it. Bandwidths are GB/s (1e9) per device and per direction.
 
     `sources` spells out the source keys of the facts; `further` holds what is read where it exists, or not at all yet;
-    `time` what the device reaches of what its sheet promises: all of `TimeFact`, or nothing where time is not predicted.
+    `time` what the device reaches of what its sheet promises: all of `TimeFact`, or nothing and no time is told.
     """
 
     model_config = _Frozen
@@ -312,9 +312,11 @@ class DeviceConfig(BaseModel):
             raise InputError("time is not predicted of a part of its figures", field="time", allowed=", ".join(missing))
         for name, fact in self.time.items():
             most = 1 if name.endswith(("_share", "_ratio", "_rate")) else 1e15
-            ends = [end for end in (fact.low, fact.value, fact.high) if end is not None]
+            ends: list[Any] = [end for end in (fact.low, fact.value, fact.high) if end is not None]
             if isinstance(fact.value, tuple) or ends != sorted(ends) or not _positive(name, ends) or ends[-1] > most:
-                allowed = f"low, value and high in this order, {'from' if name in _FREE else 'above'} 0, at most {most:g}"
+                allowed = (
+                    f"low, value and high in this order, {'from' if name in _FREE else 'above'} 0, at most {most:g}"
+                )
                 raise InputError("out of range", field=f"time.{name}", value=fact.value, allowed=allowed)
         return self
 

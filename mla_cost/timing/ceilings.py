@@ -7,10 +7,9 @@ slow together, at the fast end all are fast.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
-from mla_cost.inputs.config import DeviceConfig, Fact
+from mla_cost.inputs.config import DeviceConfig, Fact, TimeFact
 
 End = Literal["slow", "middle", "fast"]
 ENDS: Final[tuple[End, ...]] = ("slow", "middle", "fast")
@@ -28,7 +27,15 @@ DURATIONS: Final = frozenset(
         "attention_length_half",
     }
 )
-DTYPE_PEAKS: Final = {"bf16": "peak_bf16", "fp16": "peak_bf16", "fp32": "peak_fp32"}
+# the rate inside a node of each kind of collective, and of a dispatcher that is more than an all-to-all
+RATES: Final[Mapping[str, TimeFact]] = {
+    "all_gather": "all_gather_share",
+    "reduce_scatter": "reduce_scatter_share",
+    "all_reduce": "all_reduce_share",
+    "all_to_all": "all_to_all_share",
+    "point_to_point": "point_to_point_share",
+    "dispatch": "dispatch_share",
+}
 
 
 class Ceilings(NamedTuple):
@@ -77,18 +84,6 @@ def has_ceilings(device: DeviceConfig) -> bool:
     return bool(device.time)
 
 
-@lru_cache(maxsize=64)
-def _of(device_id: int, end: End, holder: _Held) -> Ceilings:
-    return _made(holder.device, end)
-
-
-class _Held:
-    """A device as a key: by identity."""
-
-    def __init__(self, device: DeviceConfig) -> None:
-        self.device = device
-
-
 def ceilings(device: DeviceConfig, end: End = "middle", nodes_of: int | None = None) -> Ceilings:
     """The figures of a device. nodes_of: devices in a node where they are not the device's own."""
     found = _made(device, end)
@@ -123,7 +118,7 @@ def _made(device: DeviceConfig, end: End) -> Ceilings:
         rope=at("rope_share"),
         permutation=at("permutation_share"),
         loss=at("loss_share"),
-        inside={kind: inside * at(f"{kind}_share") for kind in KINDS},
+        inside={kind: inside * at(fact) for kind, fact in RATES.items()},
         latency=at("collective_latency_us") * MICRO,
         step_latency=at("step_latency_us") * MICRO,
         mesh=float(_number(device.devices_per_node)) - 1 if link is not None else 0.0,
@@ -135,15 +130,12 @@ def _made(device: DeviceConfig, end: End) -> Ceilings:
     )
 
 
-KINDS: Final = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "point_to_point", "dispatch")
-
-
 class _Reader:
     def __init__(self, device: DeviceConfig, end: End) -> None:
         self.device, self.end = device, end
 
-    def __call__(self, name: str) -> float:
-        fact = self.device.time[name]  # type: ignore[index]  # the file is checked to have every name
+    def __call__(self, name: TimeFact) -> float:
+        fact = self.device.time[name]
         low, high = (_number(fact) if it is None else it for it in (fact.low, fact.high))
         if self.end == "middle":
             return float(_number(fact))

@@ -39,16 +39,26 @@ def moved(on: Ceilings, work: str, total_bytes: Any, launches: Any) -> Limits:
     return Limits(launches * on.launch, 0.0, total_bytes / memory_rate(on, work))
 
 
-def tile_use(on: Ceilings, m: Any, n: Any, batch: Any) -> Any:
+class Shape(NamedTuple):
+    """Of a product: so many of m by k times k by n; grouped, m is the rows of all groups. Numbers or arrays."""
+
+    batch: Any
+    m: Any
+    n: Any
+    k: Any
+
+
+def tile_use(on: Ceilings, shape: Shape) -> Any:
     """The part of the device's arithmetic that whole rounds of output tiles put to use, from 0 to 1.
 
     Tiles are square; half as wide ones fill the device sooner, and run at a part of the rate.
     """
-    return maximum(_filled(on, m, n, batch, on.tile), on.small_tile * _filled(on, m, n, batch, on.tile / 2))
+    return maximum(_filled(on, shape, on.tile), on.small_tile * _filled(on, shape, on.tile / 2))
 
 
-def _filled(on: Ceilings, m: Any, n: Any, batch: Any, side: float) -> Any:
-    side = int(side)
+def _filled(on: Ceilings, shape: Shape, width: float) -> Any:
+    batch, m, n, _ = shape
+    side = int(width)
     tiles = ceil_divide(m, side) * ceil_divide(n, side) * batch
     rounds = ceil_divide(tiles, int(on.units))
     return m * n * batch / (rounds * (on.units * side * side))
@@ -59,19 +69,19 @@ def rises(amount: Any, half: float) -> Any:
     return amount / (amount + half)
 
 
-def multiplied(on: Ceilings, dtype: str, flops: Any, total_bytes: Any, m: Any, n: Any, k: Any, batch: Any = 1) -> Limits:
+def multiplied(on: Ceilings, dtype: str, flops: Any, total_bytes: Any, shape: Shape) -> Limits:
     """A product, or a batch of equal ones."""
     peak = on.peak_fp32 if dtype == "fp32" else on.peak_bf16
-    rate = peak * on.gemm * rises(k, on.depth_half) * tile_use(on, m, n, batch)
+    rate = peak * on.gemm * rises(shape.k, on.depth_half) * tile_use(on, shape)
     return Limits(on.launch, flops / rate, total_bytes / memory_rate(on, "gemm"))
 
 
 def multiplied_by_groups(
-    on: Ceilings, dtype: str, flops: Any, total_bytes: Any, rows: Any, groups: Any, ratio: float = 1.0
+    on: Ceilings, dtype: str, flops: Any, total_bytes: Any, shape: Shape, ratio: float = 1.0
 ) -> Limits:
     """A product by groups of rows, evenly filled. ratio: of the rate of forward."""
     peak = on.peak_fp32 if dtype == "fp32" else on.peak_bf16
-    rate = peak * on.grouped * ratio * rises(rows / groups, on.rows_half)
+    rate = peak * on.grouped * ratio * rises(shape.m / shape.batch, on.rows_half)
     return Limits(on.launch, flops / rate, total_bytes / memory_rate(on, "gemm"))
 
 
