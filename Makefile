@@ -27,6 +27,7 @@ plan: $(VENV)/base.stamp
 
 # pytest comes last and times itself: its closing line is the last that is printed.
 test: export OMP_NUM_THREADS ?= 1
+test: unexport PYTHONDONTWRITEBYTECODE  # else every process that a test starts compiles all of it again
 test: $(VENV)/test.stamp
 	$(call stage,ruff check,$(BIN)/ruff check .)
 	$(call stage,ruff format,$(BIN)/ruff format --check .)
@@ -36,6 +37,7 @@ test: $(VENV)/test.stamp
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 exhaustive: export OMP_NUM_THREADS ?= 1
+exhaustive: unexport PYTHONDONTWRITEBYTECODE
 exhaustive: export MLA_COST_EXHAUSTIVE := 1
 exhaustive: $(VENV)/test.stamp
 	$(call stage,validate,$(BIN)/mla-cost validate --full)

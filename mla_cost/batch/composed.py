@@ -25,8 +25,7 @@ class Composed:
 
     columns: an array for each of FIGURES, whose names say what they hold; bytes are int64, flops float64, exact below
     2^53. Payload, wire and flops are those of one optimizer step; by phase without the step's own collectives. status,
-    reason: places in `mla_cost.batch.codes`. kernel: places in `kernels`. most: of all stages, and not the worst alone;
-    MISSING where not asked for.
+    reason: places in `mla_cost.batch.codes`. kernel: places in `kernels`. most: of all stages, and not the worst alone.
     """
 
     def __init__(self, size: int, kernels: tuple[str, ...], reported: Reported, expected: Expected) -> None:

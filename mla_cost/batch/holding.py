@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from mla_cost.batch.matrices import Floats, Ints
-from mla_cost.batch.pipelines import StageRows
+from mla_cost.batch.pipelines import UNITS, StageRows
 from mla_cost.batch.points import NOT_OF_STATES, Points, distinct
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
@@ -16,6 +16,7 @@ from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.placement import Chunk
 from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
 from mla_cost.pricing.step_traffic import Totals, all_calls
+from mla_cost.pricing.units import unit_of
 from mla_cost.pricing.whole_model import parallel_of, state_settings
 from mla_cost.weights.held import Holder, RankParameters, total
 from mla_cost.weights.sent import step_collectives
@@ -86,6 +87,27 @@ class Holding:
         """The states of experts. Bytes."""
         return np.array([self._bytes(self._held(stage, each, "expert"), each, "expert") for each in ranks])
 
+    def dense_unit(self, layer: str, ranks: Sequence[Ranks]) -> Floats:
+        """What a layer's dense weights are as they are gathered: a row of UNITS for each ranks. Bytes."""
+        return np.array([self._unit(layer, each, "dense") for each in ranks])
+
+    def expert_unit(self, layer: str, ranks: Sequence[Ranks]) -> Floats:
+        """The same of its experts."""
+        return np.array([self._unit(layer, each, "expert") for each in ranks])
+
+    def _unit(self, layer: str, ranks: Ranks, holder: Holder) -> tuple[float, ...]:
+        key = ("unit", layer, ranks.weights, _sharing(ranks.parallel, holder), ranks.keeping, holder)
+        if key not in self._states:
+            held = self._rank_weights(ranks.weights).unit(layer).only(holder)
+            found = unit_of(held, ranks.parallel, ranks.keeping)
+            self._states[key] = tuple(float(getattr(found, name)) for name in UNITS)
+        return self._states[key]
+
+    def _rank_weights(self, asked: WeightsAsked) -> RankWeights:
+        if asked not in self._weights:
+            self._weights[asked] = RankWeights(self.model, asked)
+        return self._weights[asked]
+
     def dense_sent(self, stage: StageRows, ranks: Ranks) -> Totals:
         """What is sent for dense weights in the optimizer step."""
         return self._collectives(self._held(stage, ranks, "dense"), ranks, "dense")
@@ -106,9 +128,7 @@ class Holding:
         asked, pp = ranks.weights, ranks.parallel.pp
         key = (chunks, asked, pp > 1)
         if key not in self._parts:
-            if asked not in self._weights:
-                self._weights[asked] = RankWeights(self.model, asked)
-            self._parts[key] = self._weights[asked].parameters(chunks, pp)
+            self._parts[key] = self._rank_weights(asked).parameters(chunks, pp)
         return self._parts[key]
 
     def _bytes(self, held: RankParameters, ranks: Ranks, holder: Holder) -> tuple[float, ...]:

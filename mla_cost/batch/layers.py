@@ -24,11 +24,15 @@ Sent = tuple[str, str]  # an axis and a phase: one of PHASES
 
 
 class LayerAsked(NamedTuple):
-    """What a layer is compiled for. kinds: the kernel workspace that counts."""
+    """What a layer is compiled for. kinds: the kernel workspace that counts.
+
+    gathered: whether its gradients stay until its backward ends.
+    """
 
     key: Key
     kinds: frozenset[str]
     causal: bool
+    gathered: bool = False
 
 
 class Compiled(NamedTuple):
@@ -75,7 +79,7 @@ def compiled(asked: LayerAsked) -> Compiled:
         *(total(count(run, part, asked.causal) for parts in PHASES.values() for part in parts) for count in flops),
         *chain(*sent.values()),
     ]
-    tape = account.accumulated
+    tape = account.allocated if asked.gathered else account.accumulated
     if key.input_held and LAYERS[key.layer].takes_input:
         tape = held(tape, account)
     rows = program(asked, account, figures, [TapePeak(tape, asked.kinds, apart=True)], sizes=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mla_cost.batch.codes import NO_PROGRAM, REQUIREMENT
-from mla_cost.batch.points import NOT_OF_LAYERS, NOT_OF_PIPELINES, NOT_OF_STATES, Points, distinct
+from mla_cost.batch.points import ALIKE, NOT_OF_LAYERS, NOT_OF_PIPELINES, NOT_OF_STATES, Points, distinct
 from mla_cost.declared.schedules import usual
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import ModelConfig
@@ -17,7 +17,7 @@ from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.legality import problems, sequence_parts
 from mla_cost.pricing.resolve import Illegal
 from mla_cost.pricing.unpriced import refusal
-from mla_cost.pricing.whole_model import parallel_of, require_profile, require_stage, state_settings
+from mla_cost.pricing.whole_model import parallel_of, require_profile, require_stage, state_settings, unit_problem
 from mla_cost.weights.states import shape_of, sharding_problem
 
 
@@ -25,7 +25,7 @@ def refused(model: ModelConfig, points: Points) -> Any:
     """A code per point: 0 where it may be priced, else why not (`batch.codes`)."""
     if refusal(model) is not None:
         return np.full(points.size, NO_PROGRAM, np.int8)
-    wrong = _degrees(model, points) | _pipelines(model, points) | _states(points) | _settings(points)
+    wrong = _degrees(model, points) | _pipelines(model, points) | _states(model, points) | _settings(points)
     code = np.where(points["seq_len"] % sequence_parts(points.fields()) != 0, REQUIREMENT, 0)
     return np.where(wrong, NO_PROGRAM, code).astype(np.int8)
 
@@ -53,7 +53,7 @@ def _pipelines(model: ModelConfig, points: Points) -> Any:
         return bool(problems(pipeline_of(settings), shape_of(model, state_settings(settings))))
 
     columns = (points["pp"], points["virtual_stages"], scheduled(points))
-    return _asked(points, points.choices(NOT_OF_PIPELINES), columns, wrong)
+    return _asked(points, points.choices(NOT_OF_PIPELINES, ALIKE), columns, wrong)
 
 
 def pipeline_of(settings: PlanSettings) -> Parallel:
@@ -70,13 +70,19 @@ def scheduled(points: Points) -> Any:
     return np.where(fills, np.minimum(m, points["pp"]), m)
 
 
-def _states(points: Points) -> Any:
-    """Ways to shard states that a pipeline does not take."""
+def _states(model: ModelConfig, points: Points) -> Any:
+    """Ways to shard states that a pipeline, a model, a profile or the ranks do not take."""
+    kept = points.choices(NOT_OF_STATES)
 
     def wrong(settings: PlanSettings) -> bool:
-        return bool(sharding_problem(pipeline_of(settings), state_settings(settings)))
+        keeping = state_settings(settings)
+        return bool(sharding_problem(parallel_of(settings), keeping) or unit_problem(model, settings))
 
-    return _asked(points, points.choices(NOT_OF_STATES), (points["pp"],), wrong)
+    columns = [points["pp"]]
+    if any(settings.replicas > 1 for settings in kept.settings):
+        experts = points["ep"] * points["etp"]
+        columns += [points["dp"] * points["sp"], np.maximum(points.stage_ranks // experts, 1)]
+    return _asked(points, kept, tuple(columns), wrong)
 
 
 def _settings(points: Points) -> Any:
@@ -89,7 +95,7 @@ def _settings(points: Points) -> Any:
             return True
         return False
 
-    return _asked(points, points.choices(NOT_OF_LAYERS), (points["ep"], points["etp"]), wrong)
+    return _asked(points, points.choices(NOT_OF_LAYERS, ALIKE), (points["ep"], points["etp"]), wrong)
 
 
 def _asked(points: Points, choices: Any, columns: tuple[Any, ...], wrong: Callable[[PlanSettings], bool]) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 
 from mla_cost.batch.matrices import Floats, Ints, winners
 from mla_cost.declared import defaults
+from mla_cost.declared.states import Gathering
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.schedule import PassKind
@@ -19,9 +20,15 @@ from mla_cost.mesh.placement import stages as stages_of
 from mla_cost.mesh.schedule import worst_passes
 from mla_cost.pricing.stage import ChunkCost, Part, Place, Segments, as_allocated, chunk_parts, during
 from mla_cost.pricing.step_traffic import passes
+from mla_cost.pricing.units import Unit, Units
 
 # what a stage adds up of each layer at its place, in this order
 FIGURES: Final = ("kept", "forward", "backward", "hidden", "gradients")
+# and of its weights, where they are gathered one unit after another
+UNITS: Final = tuple(name for name in Unit._fields if name != "gradients")
+
+
+_WIDTH: Final = len(FIGURES) + len(UNITS)
 
 
 class StageRows(NamedTuple):
@@ -45,12 +52,14 @@ class StageRows(NamedTuple):
 class PipelineRows(NamedTuple):
     """The stages that can be the worst, in order, over the same places of layers.
 
-    read: the figure and the place of each column of the stages' rows; what no row has is left out.
+    senders: those that can send most, whichever was asked for. read: the figure and the place of each column of the
+    stages' rows; what no row has is left out.
     """
 
     places: tuple[Place, ...]
     stages: tuple[StageRows, ...]
     read: tuple[Ints, Ints]
+    senders: tuple[StageRows, ...]
 
 
 class Names:
@@ -84,8 +93,10 @@ class Names:
         return stages_of(parallel, self.model.num_layers or 0, self.model.num_mtp_layers or 0)
 
 
-def pipeline(names: Names, parallel: Parallel, asked: int | None = None) -> PipelineRows:
-    """The pipeline of degrees that are legal; asked: the one stage that matters.
+def pipeline(
+    names: Names, parallel: Parallel, asked: int | None = None, gathering: Gathering | None = None
+) -> PipelineRows:
+    """The pipeline of degrees that are legal; asked: the one stage that matters; gathering: of units' weights.
 
     A stage is dropped where an earlier one of equal layers needs as much at every moment: of equal ones the first is
     the worst.
@@ -97,14 +108,15 @@ def pipeline(names: Names, parallel: Parallel, asked: int | None = None) -> Pipe
         if asked not in {None, at}:
             continue
         alike = (tuple(map(names.of, chunks)), names.kinds(chunks))
-        found = _stage(names, places, parallel, at, chunks)
+        found = _stage(names, places, parallel, at, chunks, gathering)
         if not any(same == alike and _covers(other.needs, found.needs) for same, other in kept):
             kept.append((alike, found))
     read = np.flatnonzero(np.any([stage.needs.any(axis=0) for _, stage in kept], axis=0))
     stages = tuple(
         stage._replace(needs=stage.needs[:, read], saved_in_flight=stage.saved_in_flight[:, read]) for _, stage in kept
     )
-    return PipelineRows(places, stages, (read // len(places), read % len(places)))
+    senders = stages if asked is None else pipeline(names, parallel).stages
+    return PipelineRows(places, stages, (read // len(places), read % len(places)), senders)
 
 
 def _covers(larger: Floats, smaller: Floats) -> bool:
@@ -113,8 +125,16 @@ def _covers(larger: Floats, smaller: Floats) -> bool:
     return bool(reached.any(axis=1).all())
 
 
-def _stage(names: Names, places: Sequence[Place], parallel: Parallel, at: int, chunks: Sequence[Chunk]) -> StageRows:
-    needs, kept = _peak_events(names, places, parallel, at, chunks)
+def _stage(
+    names: Names,
+    places: Sequence[Place],
+    parallel: Parallel,
+    at: int,
+    chunks: Sequence[Chunk],
+    gathering: Gathering | None,
+) -> StageRows:
+    each = _parts(names, places, chunks, gathering)
+    needs, kept = _peak_events(len(places), parallel, at, each)
     won = winners(needs)
     counts = Counter(place for chunk in chunks for place in names.of(chunk))
     return StageRows(
@@ -132,8 +152,9 @@ class _Unit:
     """A layer whose figures are unit vectors, for functions that add up figures whatever they are."""
 
     def __init__(self, count: int, place: int) -> None:
-        units: Any = np.eye(len(FIGURES) * count)[place::count]
-        self.saved_bytes, forward, backward, self.hidden_bytes, self._gradients = units
+        units: Any = np.eye(_WIDTH * count)[place::count]
+        self.saved_bytes, forward, backward, self.hidden_bytes, self._gradients, *weights = units
+        self.weights = Unit._make((*weights, self._gradients))
         self.forward, self.backward = _Bytes(forward), _Bytes(backward)
         self.at = self
 
@@ -146,13 +167,24 @@ class _Bytes(NamedTuple):
     bytes: Any
 
 
+def _parts(
+    names: Names, places: Sequence[Place], chunks: Sequence[Chunk], gathering: Gathering | None
+) -> list[tuple[Any, Sequence[Part], Sequence[Part]]]:
+    """The parts of every chunk, in unit vectors."""
+    units = {place: _Unit(len(places), index) for index, place in enumerate(places)}
+    found: list[tuple[Any, Sequence[Part], Sequence[Part]]] = []
+    for chunk in chunks:
+        segments: Any = [units[place] for place in names.of(chunk)]  # they add up only
+        gathered = None if gathering is None else Units(gathering, [each.weights for each in segments])
+        found.append(chunk_parts(chunk, segments, gathered))
+    return found
+
+
 def _peak_events(
-    names: Names, places: Sequence[Place], parallel: Parallel, at: int, chunks: Sequence[Chunk]
+    count: int, parallel: Parallel, at: int, each: Sequence[tuple[Any, Sequence[Part], Sequence[Part]]]
 ) -> tuple[Floats, Floats]:
     """Every pass of the schedule at every layer of the chunk at work: what it needs, and what others keep of it."""
-    units = {place: _Unit(len(places), index) for index, place in enumerate(places)}
-    nothing: Any = np.zeros(len(FIGURES) * len(places))
-    each: list[Any] = [chunk_parts(chunk, [units[place] for place in names.of(chunk)]) for chunk in chunks]  # type: ignore[misc]  # they add up only
+    nothing: Any = np.zeros(_WIDTH * count)
     needs, kept = [], []
     for run in worst_passes(parallel, at):
         parts: Sequence[Part | None] = each[run.chunk][1 if run.kind is PassKind.FORWARD else 2] or [None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from mla_cost.batch.matrices import Ints
+from mla_cost.declared import defaults
+from mla_cost.declared.shardings import SHARDINGS
 from mla_cost.errors import InputError
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.table import TABLE, ignored_by
@@ -22,6 +24,14 @@ NOT_OF_PIPELINES: Final = ignored_by("pipelines")
 NOT_OF_STATES: Final = ignored_by("states")
 NOT_OF_VERDICTS: Final = ignored_by("verdicts")
 
+
+def _as_gathered(name: str) -> str:
+    """Of the ways to shard, what layers and pipelines tell apart: those that gather weights unit by unit."""
+    return name if name in SHARDINGS and SHARDINGS[name].gathers is not None else defaults.SHARDING
+
+
+# values that some parts of pricing do not tell apart
+ALIKE: Final[Mapping[str, Callable[[Any], Any]]] = {"sharding": _as_gathered}
 
 _BITS: Final = 62  # of a whole number, as marks
 _FEW: Final = 8  # keys to a point, up to which a table of them is quicker than sorting
@@ -88,6 +98,14 @@ def alike(marks: Iterable[Any], size: int) -> Ints:
     return codes
 
 
+def size_marks(sizes: Iterable[Any]) -> Iterator[Any]:
+    """All that structure may depend on of a size: whether it is 1, whether it is 0. A number is alike everywhere."""
+    for size in sizes:
+        if isinstance(size, np.ndarray):
+            yield size == 1
+            yield size == 0
+
+
 def groups(codes: Ints) -> Iterator[Ints | None]:
     """The points of each code, in order of the codes; None for all of them."""
     if (codes == codes[0]).all():
@@ -114,9 +132,15 @@ class Points:
     def __getitem__(self, name: str) -> Ints:
         return self.numbers[name]
 
-    def choices(self, ignored: frozenset[str]) -> Choices:
-        """The distinct settings in what is no number; the fields `ignored` stay as the plan has them."""
+    def choices(self, ignored: frozenset[str], alike: Mapping[str, Callable[[Any], Any]] | None = None) -> Choices:
+        """The distinct settings in what is no number; the fields `ignored` stay as the plan has them.
+
+        alike: of fields whose values are not all told apart, the one that stands for a value.
+        """
         read = {name: column for name, column in self.coded.items() if name not in ignored}
+        for name, one in (alike or {}).items():
+            if name in read:
+                read[name] = _joined(read[name], one)
         if not read:
             return Choices((self.base,), np.zeros(self.size, np.int64))
         found = distinct(*(column.codes for column in read.values()))
@@ -148,6 +172,13 @@ class Points:
     def stage_ranks(self) -> Ints:
         """Ranks of one pipeline stage."""
         return self["tp"] * self["sp"] * self["dp"]
+
+
+def _joined(column: Coded, one: Callable[[Any], Any]) -> Coded:
+    """A column in which values that the same one stands for are that one."""
+    stands = [one(value) for value in column.values]
+    values = tuple(dict.fromkeys(stands))
+    return Coded(values, np.array([values.index(value) for value in stands], np.int64)[column.codes])
 
 
 def _size(columns: Mapping[str, Any]) -> int:

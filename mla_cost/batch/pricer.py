@@ -14,7 +14,7 @@ from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, MISSING, NO_PROGRAM, NON
 from mla_cost.batch.composed import FIGURES, Composed
 from mla_cost.batch.legality import refused
 from mla_cost.batch.matrices import Floats, Ints
-from mla_cost.batch.points import NOT_OF_LAYERS, Choices, Points
+from mla_cost.batch.points import ALIKE, NOT_OF_LAYERS, Choices, Points
 from mla_cost.batch.tile import Shared, Tile, Worst
 from mla_cost.batch.traffic import Work, most_of_stages, worst_stage
 from mla_cost.declared import defaults
@@ -38,12 +38,8 @@ def price(
     form: str,
     settings: PlanSettings,
     columns: Mapping[str, Sequence[int | str] | NDArray[Any]],
-    *,
-    over_stages: bool = False,
 ) -> Composed:
     """Every point of columns of one length: fields of a plan that vary; all others are as the settings have them.
-
-    over_stages: work out `Composed.most` too.
 
     Each number is what `mla_cost.plan` at the model scope prints, to the byte: `Composed.check` compares some.
 
@@ -52,7 +48,7 @@ def price(
 
     """
     points = Points(settings, columns)
-    pricer = PointPricer(model, device, form, over_stages=over_stages)
+    pricer = PointPricer(model, device, form)
     found = Composed(points.size, KERNEL_NAMES, pricer.reported(points), pricer.expected(points))
     for start in range(0, points.size, TILE):
         pricer.fill(points.part(slice(start, start + TILE)), start, found)
@@ -67,10 +63,8 @@ def _shared(facts: str) -> Shared:
 class PointPricer:
     """Prices points of one form of a model on one device."""
 
-    def __init__(
-        self, model: ModelConfig, device: DeviceConfig | None, form: str, *, over_stages: bool = False
-    ) -> None:
-        self.model, self.device, self.form, self.over_stages = model, device, form, over_stages
+    def __init__(self, model: ModelConfig, device: DeviceConfig | None, form: str) -> None:
+        self.model, self.device, self.form = model, device, form
         self._shared = _shared(model.model_dump_json())
         self._kernels: dict[tuple[Any, ...], PlanSettings] = {}
 
@@ -128,7 +122,7 @@ class PointPricer:
     def fill(self, points: Points, start: int, found: Composed) -> None:
         """Price points and put them where they belong, from `start`."""
         here = slice(start, start + points.size)
-        choices = points.choices(NOT_OF_LAYERS)
+        choices = points.choices(NOT_OF_LAYERS, ALIKE)
         chosen = Choices(tuple(map(self._chosen, choices.settings)), choices.codes)
         code = refused(self.model, points) if self.priced else np.full(points.size, NO_PROGRAM, np.int8)
         alive = np.flatnonzero(code == 0)
@@ -146,15 +140,14 @@ class PointPricer:
         if not len(tile.alive):
             return tile.code
         worst = tile.worst()
-        work = worst_stage(tile, worst)
-        exact = np.maximum(worst.peak, np.maximum(work.sent.payload(), work.sent.wire())) < EXACT_LIMIT
+        work, most = worst_stage(tile, worst), most_of_stages(tile)
+        exact = np.maximum(worst.peak, np.maximum(work.sent.payload(), most.wire_bytes)) < EXACT_LIMIT
         tile.code[tile.alive[~exact]] = TOO_LARGE
         rows = _Rows(where[tile.alive[exact]], exact)
-        many = self._many(tile, worst, work, exact)
+        many = self._many(tile, worst, work, most, exact)
         for figure in FIGURES:
             rows.put(found.columns[figure.name], figure.of_many(many))
-        if self.over_stages:
-            rows.put_most(found.most, most_of_stages(tile))
+        rows.put_most(found.most, most)
         trained = tile.table.trained[tile.which]
         tile.code[tile.alive[exact]] = np.where(trained, 0, UNTRAINED)[exact]
         rows.put(found.status, self._status(many, trained))
@@ -166,13 +159,13 @@ class PointPricer:
             return np.full(len(many.headroom), NONE, np.int8)
         return np.asarray(status(many.headroom, many.usable, trained), np.int8)
 
-    def _many(self, tile: Tile, worst: Worst, work: Work, exact: NDArray[np.bool_]) -> _Many:
+    def _many(self, tile: Tile, worst: Worst, work: Work, most: Most, exact: NDArray[np.bool_]) -> _Many:
         """All that is reported of the points alive; what no double holds exactly is 0, and reported of no row."""
         number = np.array([stage.stage for stage in tile.stages])[worst.stage]
         required = np.where(exact, worst.peak, 0).astype(np.int64) + verdicts.other_memory(tile.points)
-        usable = verdicts.usable_bytes(self.model, tile.points, self.device)
-        headroom = np.full_like(usable, MISSING) if self.device is None else usable - required
-        return _Many(worst, *work, number, required, usable, headroom)
+        usable, least = verdicts.usable_bytes(self.model, tile.points, self.device)
+        left = (np.full_like(each, MISSING) if self.device is None else each - required for each in (usable, least))
+        return _Many(worst, *work, most, number, required, usable, *left)
 
 
 class _Many(NamedTuple):
@@ -181,10 +174,12 @@ class _Many(NamedTuple):
     worst: Worst
     sent: Totals
     flops: Floats
+    most: Most
     stage: Ints
     required: Ints
     usable: Ints
     headroom: Ints
+    least_headroom: Ints
 
 
 class _Rows(NamedTuple):

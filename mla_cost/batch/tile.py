@@ -14,15 +14,17 @@ from mla_cost.batch.holding import STATES, Group, Holding, groups
 from mla_cost.batch.legality import pipeline_of, scheduled
 from mla_cost.batch.matrices import Floats, Ints
 from mla_cost.batch.pipelines import FIGURES, Names, PipelineRows, StageRows, pipeline
-from mla_cost.batch.points import NOT_OF_PIPELINES, Choices, Points, distinct
+from mla_cost.batch.points import ALIKE, NOT_OF_PIPELINES, Choices, Points, distinct
 from mla_cost.batch.programs import Programs
 from mla_cost.batch.table import Table, TableQuestion
+from mla_cost.declared.states import Gathering
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.schedule import enough
 from mla_cost.pricing.stage import Place
 from mla_cost.pricing.step_traffic import hidden_states
+from mla_cost.pricing.whole_model import state_settings
 from mla_cost.pricing.worst_stage import in_flight_and_working, stage_peak, worse
 
 KEPT: Final = FIGURES.index("kept")
@@ -36,7 +38,7 @@ class Shared:
         self.holding = Holding(model)
         self.programs = Programs()
         self._names: dict[str, Names] = {}
-        self._pipelines: dict[tuple[str, Parallel, int | None], PipelineRows] = {}
+        self._pipelines: dict[tuple[str, Parallel, int | None, Gathering | None], PipelineRows] = {}
 
     def names(self, profile: str) -> Names:
         """The layers of the model.
@@ -52,9 +54,10 @@ class Shared:
     def pipeline(self, settings: PlanSettings) -> PipelineRows:
         """The pipeline of a plan; it is the same for all micro-batches that its schedule does not tell apart."""
         alone = enough(pipeline_of(settings))
-        key = (settings.profile, alone, settings.stage)
+        gathering = state_settings(settings).gathering
+        key = (settings.profile, alone, settings.stage, gathering)
         if key not in self._pipelines:
-            self._pipelines[key] = pipeline(self.names(settings.profile), alone, settings.stage)
+            self._pipelines[key] = pipeline(self.names(settings.profile), alone, settings.stage, gathering)
         return self._pipelines[key]
 
 
@@ -126,6 +129,7 @@ class Piped(NamedTuple):
     where: Ints
     columns: Ints
     stages: tuple[StageRows, ...]
+    senders: tuple[StageRows, ...]
     dense: Looked
     expert: Looked
 
@@ -160,12 +164,15 @@ class Tile:
 
     def _piped(self, pipe: PipelineRows, where: Ints) -> Piped:
         columns = self._columns(pipe)
-        stages = tuple(self._over_table(stage, columns) for stage in pipe.stages)
+        stages, senders = (
+            tuple(self._over_table(stage, columns) for stage in each) for each in (pipe.stages, pipe.senders)
+        )
         return Piped(
             pipe,
             where,
             columns,
             stages,
+            senders,
             Looked(self.groups.dense_codes[where]),
             Looked(self.groups.expert_codes[where]),
         )
@@ -176,7 +183,7 @@ class Tile:
 
     def _pipelines(self, points: Points) -> list[tuple[str, PipelineRows, Ints]]:
         """Each pipeline with its profile and the points that have it."""
-        chosen = points.choices(NOT_OF_PIPELINES)
+        chosen = points.choices(NOT_OF_PIPELINES, ALIKE)
         found = distinct(chosen.codes, points["pp"], points["virtual_stages"], scheduled(points))
         order = np.argsort(found.codes, kind="stable")
         cuts = np.flatnonzero(np.diff(found.codes[order])) + 1
@@ -218,12 +225,27 @@ class Tile:
 
     def _take(self, piped: Piped, worst: Worst) -> None:
         """The points of one pipeline."""
-        (figures, places), where = piped.pipe.read, piped.where
-        moments = self.table.figures[figures[:, None], piped.columns[places][:, None], self.which[where]]
+        where = piped.where
+        moments = self._figures(piped)
         for stage in piped.stages:
             held = piped.dense.rows(partial(self.shared.holding.dense, stage), self.groups.dense)
             held += piped.expert.rows(partial(self.shared.holding.expert, stage), self.groups.expert)
             self._compare(stage, where, moments, held[:-1], held[-1], worst)
+
+    def _figures(self, piped: Piped) -> Floats:
+        """What the stages of a pipeline add up, a row each: figures of layers, and of units that are gathered."""
+        (figures, places), where = piped.pipe.read, piped.where
+        of_layers = figures < len(FIGURES)
+        found: Floats = np.zeros((len(figures), len(where)))
+        chosen, columns = figures[of_layers], piped.columns[places[of_layers]]
+        found[of_layers] = self.table.figures[chosen[:, None], columns[:, None], self.which[where]]
+        holding = self.shared.holding
+        for place in np.unique(places[~of_layers]):
+            layer, mine = piped.pipe.places[place].layer, ~of_layers & (places == place)
+            unit = piped.dense.rows(partial(holding.dense_unit, layer), self.groups.dense)
+            unit = unit + piped.expert.rows(partial(holding.expert_unit, layer), self.groups.expert)
+            found[mine] = unit[figures[mine] - len(FIGURES)]
+        return found
 
     def _over_table(self, stage: StageRows, columns: Ints) -> StageRows:
         """A stage with its layers counted by the table's places."""

@@ -87,7 +87,7 @@ def _stages(tile: Tile, piped: Piped, layers: dict[str, Floats]) -> Iterator[tup
     times, hidden, which = tile.times[where], tile.hidden_states[where], tile.which[where]
     sent = {axis: each[:, which] for axis, each in layers.items()}
     executed = tile.table.flops[1][:, which]
-    for stage in piped.stages:
+    for stage in piped.senders:
         counts = np.array(stage.counts, np.float64)
         calls = (
             *(Sent(axis, "forward", 0, times * (counts @ each)) for axis, each in sent.items()),

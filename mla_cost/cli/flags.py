@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _TYPES: Final[dict[str, Any]] = {
     "plan": Path | None,
     "form": str,
+    "file": Path,
     "count": int | None,
     "names": list[str] | None,
     "switch": bool,
@@ -71,7 +72,12 @@ class Given:
 
         reserved = plan_files.assignments(self["reserve"], "reserve")
         flags, assigned = flags or self.flags(), self.assigned() if assigned is None else assigned
-        return plan_files.settings(self["file"], flags, assigned, reserved)
+        if self["source"] is None:
+            return plan_files.settings(self["file"], flags, assigned, reserved)
+        from mla_cost.cli import launched
+
+        base = launched.settings(self, flags, assigned)
+        return plan_files.settings(None, flags, assigned, reserved, base, str(self["source"]))
 
 
 def require_effect(flag: str, given: bool, beside: str) -> None:
@@ -95,7 +101,7 @@ def options_of(command: str) -> Iterator[Option]:
 
 def command(function: Callable[[Given], None]) -> Callable[..., None]:
     """Give a command the signature that typer reads; it is called with what was given."""
-    name = function.__name__
+    name = function.__name__.rstrip("_")  # a command that is a word of Python's
     options = [*options_of(name), _NOT_SP]
 
     def run(**values: Any) -> None:
@@ -155,7 +161,7 @@ def names_of(option: Option) -> list[str]:
 
 
 def _default(option: Option) -> Any:
-    if option.kind == "form":
+    if option.kind in {"form", "file"}:
         return Parameter.empty
     return False if option.kind == "switch" else option.default
 
@@ -164,8 +170,9 @@ def _hint(option: Option) -> Any:
     kind = _TYPES.get(option.kind, str | None)
     if option.kind == "plan":
         return Annotated[kind, typer.Argument(metavar="[PLAN]", help=option.help)]
-    if option.kind == "form":
-        return Annotated[kind, typer.Argument(help=option.help)]
+    if option.kind in {"form", "file"}:
+        metavar = None if option.kind == "form" else "FILE"
+        return Annotated[kind, typer.Argument(metavar=metavar, help=option.help)]
     names = names_of(option)
     if option.kind == "either":
         names = [f"{names[0]}/--no-{names[0][2:]}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
+from mla_cost.declared import defaults
 from mla_cost.inputs.table import GROUPS, TABLE, Setting
 
 SETTINGS: Final = "Any setting"
@@ -27,7 +28,7 @@ class Option(NamedTuple):
     name: str
     group: str
     help: str
-    kind: Literal["plan", "form", "text", "tokens", "count", "names", "switch", "either", "path"]
+    kind: Literal["plan", "form", "file", "text", "tokens", "count", "names", "switch", "either", "path"]
     flags: tuple[str, ...] = ()
     metavar: str = ""
     values: tuple[str, ...] = ()
@@ -67,6 +68,20 @@ _SET: Final = Option(
     "FIELD=VALUE",
     example="dims.heads=64",
 )
+_FROM: Final = Option(
+    "source",
+    ASKED,
+    "A launch script or a framework's config in place of a plan file; `import` lists what it reads.",
+    "path",
+    ("--from",),
+    "FILE",
+    example="train.sh",
+)
+_STRICT: Final = Option("strict", ASKED, "With --from: refuse what the file does not decide.", "switch")
+_IDLE: Final = Option(
+    "max_idle", ASKED, f"The most that a stage may wait for others; {defaults.MAX_IDLE} by default.", "count",
+    metavar="PERCENT", example="10",
+)  # fmt: skip
 _NO_TABLE: Final = ("explain_term", "quiet")
 _REQUIRE: Final = Option("require_fit", OUTPUT, "Exit with 1 when nothing fits.", "switch")
 
@@ -77,6 +92,17 @@ def _limit(axis: str, words: str) -> Option:
 
 # two worked examples a command, for the end of its help: a command line, and what it answers
 EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "export": (
+        (
+            "export deepseek-v2-lite-8-a100 --profile megatron --form explicit --to megatron",
+            "a ready plan as the command that starts it, and what has no flag there",
+        ),
+        ("export --from train.sh --to mindspeed", "a script of one framework in the words of another"),
+    ),
+    "import": (
+        ("import train.sh", "a Megatron or MindSpeed script as a commented plan: what is taken, ignored and assumed"),
+        ("import train.sh --dp 64 -o plan.yaml", "the same on 64 data ranks, written to a file that `plan` takes"),
+    ),
     "plan": (
         ("plan moonlight-8-h100", "a ready plan: what every form needs of each stage, and whether it fits"),
         (
@@ -144,6 +170,8 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 OWN: Final[dict[str, tuple[Option, ...]]] = {
     "plan": (
         Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
         _SET,
         _formats("table", "json", "csv", "markdown", default="table"),
         Option(
@@ -167,6 +195,8 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
     ),
     "sweep": (
         Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
         Option(
             "over", ASKED,
             "A field to go over: seq_len=4k..128k*2 (a..b*FACTOR or a..b+STEP), sp=1,2,4, device='910b*', form=all, "
@@ -181,6 +211,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "save", OUTPUT, "Write every row to a file.", "path", ("--output",), "FILE.csv|.jsonl|.parquet",
             example="rows.csv",
         ),
+        Option(
+            "commands", OUTPUT, "Print each row's command line, `mla-cost plan ...`, in place of the rows.", "switch",
+            idle=("save", "plot", "output", "quiet"),
+        ),
         Option("resume", OUTPUT, "Continue an --output that was cut.", "switch"),
         Option(
             "plot", OUTPUT, "Draw verdicts over seq_len and sp, a panel per form.", "path", metavar="FILE.png|.svg",
@@ -188,11 +222,19 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         ),
         *_less("csv", "jsonl", "json", "markdown"),
     ),
+    "compare": (
+        Option("file", ASKED, _PLAN, "plan"),
+        _SET,
+        _formats("table", "json", default="table"),
+        Option("refused", OUTPUT, "Also the combinations that have no program, and why.", "switch"),
+    ),
     "search": (
         Option(
             "file", ASKED, "A plan file or ready plan: what is fixed; its degrees give devices and global batch.",
             "plan",
         ),
+        _FROM,
+        _STRICT,
         Option(
             "devices", ASKED, "How many devices: 512, or several as 64..1024*2.", "text", metavar="N", example="512"
         ),
@@ -202,10 +244,7 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         _limit("pp", "pp; no limit"),
         _limit("ep", "ep; no limit"),
         _limit("micro_batch", "micro-batch; 4"),
-        Option(
-            "max_idle", ASKED, "The most that a stage may wait for others; 20 by default.", "count", metavar="PERCENT",
-            example="10",
-        ),
+        _IDLE,
         _SET,
         _formats("text", "json", "csv", default="text"),
         Option(
@@ -222,6 +261,8 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
     ),
     "fit": (
         Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
         Option(
             "max_seq_len", ASKED, "Where the search for the longest sequence ends; 16M by default.", "tokens",
             metavar="TOKENS", example="1M",
@@ -231,12 +272,33 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         ),
         Option(
             "global_batch", ASKED,
-            "Sequences in an optimizer step; without it as many micro-batches as stages are assumed.", "count",
-            metavar="N", example="1024",
+            "Sequences in an optimizer step; without it as many micro-batches as keep to --max-idle are assumed.",
+            "count", metavar="N", example="1024",
         ),
+        _IDLE,
         _SET,
         _formats("table", "json", default="table"),
         *_less("json"),
+    ),
+    "export": (
+        Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
+        Option(
+            "to", ASKED, "The framework: megatron, mindspeed, torchtitan, deepspeed or torchrun.", "text",
+            metavar="FRAMEWORK", example="megatron",
+        ),
+        _SET,
+        _formats("text", "json", default="text"),
+    ),
+    "import": (
+        Option("launch", ASKED, "A launch script, a framework's config, or a folder with a config.json.", "file"),
+        Option("dp", ASKED, "Data-parallel ranks, in place of what the file says.", "count", metavar="N", example="64"),
+        _STRICT._replace(help="Refuse what the file does not decide."),
+        _formats("yaml", "json", default="yaml"),
+        Option(
+            "save", OUTPUT, "Write the plan to a file.", "path", ("-o", "--output"), "FILE.yaml", example="plan.yaml"
+        ),
     ),
     "explain": (
         Option("form", ASKED, "explicit, absorbed or laga.", "form"),
@@ -272,7 +334,12 @@ def offered(command: str) -> Iterator[Setting]:
             yield row
 
 
+_WITHOUT_SETTINGS: Final = frozenset({"import"})
+
+
 def _applies(command: str, row: Setting) -> bool:
+    if command in _WITHOUT_SETTINGS:
+        return False
     if command == "explain":
         return row.formula in {"plan", "style"}
     return command != "search" or row.search in {"fixed", "degree", "choice"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from keyword import iskeyword
 from typing import Annotated, Any, Final, cast
 
 import typer
@@ -46,7 +47,8 @@ def build(arguments: Sequence[str]) -> typer.Typer:
 
 
 def _command(name: str) -> Callable[..., Any]:
-    function: Callable[..., Any] = getattr(import_module(f"mla_cost.cli.{name}"), name)
+    own = f"{name}_" if iskeyword(name) else name
+    function: Callable[..., Any] = getattr(import_module(f"mla_cost.cli.{own}"), own)
     return function
 
 

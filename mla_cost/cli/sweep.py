@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ def sweep(given: Given) -> None:
     import gc
 
     from mla_cost.errors import InputError
+    from mla_cost.views.parts import assumed
 
     gc.enable()  # unlike a plan this may run for hours
     output, plot = given["save"], given["plot"]
@@ -33,8 +35,13 @@ def sweep(given: Given) -> None:
     if given["resume"] and output is None:
         raise InputError("there is nothing to resume without --output", field="--resume")
     study = _study(given, _axes(given["over"]))
+    if not quiet and (output is not None or plot is not None or given["output"] not in {None, "table", "json"}):
+        for line in assumed({"assumed": study.assumed}):
+            sys.stderr.write(f"mla-cost: {line}\n")  # rows have no place for it
     answered = 1
-    if output is not None:
+    if given["commands"]:
+        sys.stdout.writelines(f"{study.command(index)}\n" for index in range(len(study)))
+    elif output is not None:
         answered = _save(study, output, resume=given["resume"], quiet=quiet)
     elif quiet and plot is None:
         answered = _answered(study)
@@ -147,8 +154,8 @@ def _print(study: Sweep, shape: str, *, notes: bool) -> int:
         rows = _first_rows(study, most)
         if shape == "table":
             of_model = study.grid.settings.scope == "model"
-            sent = "by the worst stage in one optimizer step" if of_model else "in forward and backward"
-            view.show(_varying(study, rows), rows, len(study) - len(rows), sent, notes=notes)
+            sent = "in one optimizer step by the stage that sends most" if of_model else "in forward and backward"
+            view.show(_varying(study, rows), rows, len(study) - len(rows), sent, study.assumed, notes=notes)
         else:
             sys.stdout.write(view.markdown_text(study.columns, rows))
         return sum(row["status"] != "illegal" for row in rows) or len(study) > len(rows)
@@ -178,7 +185,7 @@ def _stream(study: Sweep, shape: str) -> int:
     if shape == "csv":
         write(output.csv_head(study))
     elif shape == "json":
-        write('{"schema": "mla-cost/sweep/1", "rows": [')
+        write(f'{{"schema": "mla-cost/sweep/1", "assumed": {json.dumps(study.assumed)}, "rows": [')
     comma = ""
     sys.stdout.flush()  # what cannot be written to is reported before anything is priced
     for chunk in study.chunks():

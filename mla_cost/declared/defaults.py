@@ -12,6 +12,9 @@ ATTENTION_KERNEL = "eager"
 SEQ_LEN = 16384
 SHARDING = "distributed"
 OPTIMIZER = "adam"
+# per cent of its pipeline's schedule that a stage may wait in what `search` and `fit` tell: what four micro-batches a
+# stage leave, from where on GPipe's authors found bubbles negligible (Huang et al. 2019, arXiv:1811.06965, section 2.3)
+MAX_IDLE = 20
 # of a block, the largest up to this that divides heads and sequence (`resolve.usual_sp`); all ranks of a whole model
 # are stated, so there a sequence stays on one unless it is said
 SP = 8

@@ -14,6 +14,9 @@ MASTER: Final = "master weights"
 MOMENTS: Final = "moments"  # whatever tensors the optimizer keeps for itself
 OPTIMIZER: Final = frozenset({MASTER, MOMENTS})
 
+# `reduce`: each rank's part is reduced to that rank alone, one call after the other
+Collective = Literal["all_reduce", "reduce", "reduce_scatter", "all_gather"]
+
 
 class Send(NamedTuple):
     """One collective that keeps weights equal over the ranks that hold the same ones.
@@ -21,15 +24,53 @@ class Send(NamedTuple):
     state: `weights`, or their `gradients`. calls: once a step, or for every micro-batch of it; times: how often then.
     dtype: that of the weights or of the gradients; shared_dtype: another one, where ranks share a sequence. padded:
     whether the whole buffer travels, its padding with it; a reduce-scatter and an all-gather always send all of it.
+    again: only where what forward gathered is given back, and gathered anew for backward. copies: over the replicas
+    instead of the ranks that share one, each sending its part.
+    to_owners: the collective in its place where `multi_rank_bucket_allreduce` is off.
     """
 
     state: Literal["weights", "gradients"]
-    kind: Literal["all_reduce", "reduce_scatter", "all_gather"]
+    kind: Collective
     dtype: Literal["weights", "gradients"]
     calls: Literal["step", "micro-batch"] = "step"
     times: int = 1
     shared_dtype: str | None = None
     padded: bool = False
+    again: bool = False
+    copies: bool = False
+    to_owners: Collective | None = None
+
+
+EARLIER: Final = -(2**20)  # further than any unit is
+
+
+class Alive(NamedTuple):
+    """What of a unit is alive at a moment of another: of those `first` to `last` places further on in forward.
+
+    what: weights gathered; the buffer in which they are `arriving`; their `rearranged` copies; gradients as a layer's
+    backward leaves them; `lingering`: the last of those that were rearranged; `reduced`: the buffer from which they are
+    reduced and scattered; `part`: what this rank gets of that; `cast`: that in the weights' dtype, where it is another.
+    """
+
+    what: Literal["gathered", "arriving", "rearranged", "gradients", "lingering", "reduced", "part", "cast"]
+    first: int = 0
+    last: int = 0
+    times: int = 1
+
+
+class Gathering(NamedTuple):
+    """What is alive beside activations while one unit after another is gathered, runs, and is reduced.
+
+    gather, forward: as its weights arrive, and as it runs. regather, backward: the same on the way back. reduce,
+    scatter: as its gradients are put into the buffer that is sent, and as this rank's part of the sum arrives.
+    """
+
+    gather: tuple[Alive, ...]
+    forward: tuple[Alive, ...]
+    regather: tuple[Alive, ...]
+    backward: tuple[Alive, ...]
+    reduce: tuple[Alive, ...]
+    scatter: tuple[Alive, ...]
 
 
 class Case(NamedTuple):
@@ -48,6 +89,12 @@ class Sharding(NamedTuple):
     order. partial: whether gradients of a micro-batch stay beside those that they are added to. clones: whether weights
     in fp32 get master weights all the same. bucket_elements: what is reduced at once through a buffer that stays, in
     the weights' dtype. one_stage: why no pipeline has it, with the way out, of `{pp}` stages. cases: what runs instead.
+
+    gathers: for rows that split weights, by whether weights are given back after forward, how many units are gathered
+    ahead, and whether there are replicas: what is alive at each moment of a unit. by_weight: each weight is padded by
+    itself, not the buffer. whole_dtype: weights, and what is added up of gradients, are kept in fp32, and weights in
+    their own dtype exist only gathered. profiles: of which it is priced, all where empty. own_weights: why it is not
+    priced where units share weights.
     """
 
     name: str
@@ -63,11 +110,26 @@ class Sharding(NamedTuple):
     bucket_source: str = ""
     one_stage: str = ""
     cases: tuple[Case, ...] = ()
+    gathers: Callable[[bool, int, bool], Gathering] | None = None
+    by_weight: bool = False
+    whole_dtype: bool = False
+    profiles: tuple[str, ...] = ()
+    own_weights: str = ""
 
     def running(self, weight_dtype: str, gradient_dtype: str) -> Sharding:
         """The row that runs at these dtypes: this one, or what stands in its place."""
         asked = (weight_dtype, gradient_dtype)
         return next((case.sharding for case in self.cases if case[:2] == asked), self)
+
+    def reduced_to_owners(self) -> Sharding:
+        """The row with gradients reduced to the ranks that own them, where it has a way to."""
+        sends = tuple(send._replace(kind=send.to_owners or send.kind) for send in self.sends)
+        return self._replace(sends=sends)
+
+    @property
+    def has_owners(self) -> bool:
+        """Whether anything is reduced to owners if asked."""
+        return any(send.to_owners for send in self.sends)
 
     @property
     def every_micro_batch(self) -> bool:

@@ -196,6 +196,10 @@ def _alias_index() -> dict[str, dict[str, str]]:
 
 @cache
 def _model_file(path: str, _version: int) -> ModelConfig:
+    if not path.lower().endswith(SUFFIXES):  # a launch script states its model
+        from mla_cost.inputs.importers import model_of
+
+        return validated(ModelConfig, model_of(path), file=path)
     data = load_mapping(path)
     if path.lower().endswith(".json") and "dims" not in data:
         from mla_cost.inputs.importers.huggingface import model_from_config  # only a foreign file needs it

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mla_cost.errors import InputError, nearest
-from mla_cost.language.numbers import where
+from mla_cost.language.numbers import minimum, where
 
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
 Hidden = Annotated[int, Field(ge=1, le=2**20)]
@@ -221,15 +221,18 @@ class HighEnd(BaseModel):
     network_pool_bytes: Bytes = 0
     multicast_bytes_per_rank: Bytes = 0
 
-    def bytes_for(self, ranks: int, node: int, sends: int = 0) -> int:
-        """Bytes of one communicator of two or more `ranks`, `node` of them in a node, that sends to `sends` others."""
-        local, beyond = min(ranks, node), ranks > node
-        channels, peers = (self.network_channels, self.network_peers) if beyond else (self.channels, self.peers)
-        one = self.network_channel_bytes if beyond else self.channel_bytes
-        sending = self.channel_bytes * self.p2p_channels * min(sends, local - 1)
-        pool = self.network_pool_bytes if beyond and sends else 0
-        multicast = self.multicast_bytes_per_rank * local if local > 1 else 0
-        return one * channels * min(ranks - 1, peers) + sending + pool + multicast
+    def bytes_for(self, ranks: Any, node: int, sends: Any = 0) -> Any:
+        """Bytes of one communicator of two or more `ranks`, `node` of them in a node, that sends to `sends` others.
+
+        Ranks and sends are numbers or arrays.
+        """
+        local, beyond = minimum(ranks, node), ranks > node
+        within = self.channel_bytes * self.channels * minimum(ranks - 1, self.peers)
+        across = self.network_channel_bytes * self.network_channels * minimum(ranks - 1, self.network_peers)
+        sending = self.channel_bytes * self.p2p_channels * minimum(sends, local - 1)
+        pool = where(beyond & (sends > 0), self.network_pool_bytes, 0)
+        multicast = where(local > 1, self.multicast_bytes_per_rank * local, 0)
+        return where(beyond, across, within) + sending + pool + multicast
 
 
 class ReserveItem(BaseModel):
@@ -251,11 +254,10 @@ class ReserveItem(BaseModel):
     by_group_size: dict[Annotated[int, Field(ge=1, le=2**20)], Bytes] = {}
     high: HighEnd | None = None
 
-    def high_bytes_for(self, group_size: int, node: int, sends: int = 0) -> int:
+    def high_bytes_for(self, group_size: Any, node: int, sends: Any = 0) -> Any:
         """The high end for one communicator on nodes of `node` devices; `bytes_for` where none is stated."""
-        if self.high is None or group_size <= 1:
-            return int(self.bytes_for(group_size))
-        return self.high.bytes_for(group_size, node, sends)
+        low = self.bytes_for(group_size)
+        return low if self.high is None else where(group_size <= 1, low, self.high.bytes_for(group_size, node, sends))
 
     def bytes_for(self, group_size: Any = 1) -> Any:
         """Bytes of this item for one communicator of `group_size` ranks, or an array; one rank makes none."""

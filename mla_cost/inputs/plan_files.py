@@ -65,9 +65,16 @@ def _scalar(text: str) -> Any:
 
 
 def settings(
-    file: Path | None, flags: Mapping[str, Any], assigned: Mapping[str, Any], reserve: Mapping[str, Any]
+    file: Path | None,
+    flags: Mapping[str, Any],
+    assigned: Mapping[str, Any],
+    reserve: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
+    base_file: str | None = None,
 ) -> PlanSettings:
     """The settings of a plan file or ready plan (or the defaults) with flags and assignments over them.
+
+    base, base_file: settings that were read elsewhere, in place of a plan file, and where.
 
     Raises:
         InputError: anything that is wrong, with the file and field it stands in.
@@ -77,7 +84,7 @@ def settings(
         from mla_cost.inputs.catalog import plan_path
 
         file = plan_path(file)
-    data = _read(file) if file is not None else {}
+    data = _read(file) if file is not None else dict(base or {})
     data.update({name: value for name, value in flags.items() if value is not None})
     for path, value in {**assigned, **reserve}.items():
         _assign(data, path, value)
@@ -85,7 +92,7 @@ def settings(
         if name in data:
             data[name] = _as_names(name, data[name])
     try:
-        return validated(PlanSettings, data, file=str(file) if file is not None else None)
+        return validated(PlanSettings, data, file=str(file) if file is not None else base_file)
     except InputError as error:
         stated = [*(name for name, value in flags.items() if value is not None), *assigned, *reserve]
         raise _blamed(error, stated) from None

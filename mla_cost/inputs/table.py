@@ -37,6 +37,7 @@ Norm = Literal["fused", "composite"]
 Profiles = Literal["reference", "megatron"]
 Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 Switched = Literal["off", "on"]
+Reshard = Literal["on", "off"]
 CrossEntropy = Literal["native", "no-upcast", "in-place", "native-fused", "fused", "chunked", "te-in-place", "te-fp32"]
 
 BOTH: Final[tuple[Scope, ...]] = ("attention", "model")
@@ -107,7 +108,7 @@ class Setting(NamedTuple):
     own_code: bool = False
     op_by_op: bool = False
     heading: bool = False
-    idle: Idle | None = None
+    idle: tuple[Idle, ...] = ()
     example: str = ""
 
     @property
@@ -131,6 +132,29 @@ _STAGE_LAYERS: Final = Setting(
 
 # a setting of time: no byte depends on it, so neither a sweep's arrays nor a search ask for it
 _OF_TIME: Final[Mapping[str, Any]] = {"reads": NO_BYTES, "axes": NOWHERE, "group": TIME}
+_UNGATHERED: Final = (
+    Idle(
+        {"sharding": tuple(name for name, row in SHARDINGS.items() if row.gathers is None)},
+        "only a sharding that splits weights gathers them",
+    ),
+)
+
+
+def _without_owners() -> Iterator[Idle]:
+    """Where nobody reduces gradients to owners: whole rows, and what runs in a row's place at some dtypes."""
+    reducing = [name for name, row in SHARDINGS.items() if row.has_owners]
+    others = tuple(name for name in SHARDINGS if name not in reducing)
+    yield Idle({"sharding": others}, f"only sharding {' and '.join(reducing)} may reduce gradients to their owners")
+    for name in reducing:
+        for weights, gradients, running in SHARDINGS[name].cases:
+            if not running.has_owners:
+                where = {"sharding": (name,), "dtype": (weights,), "gradient_dtype": (gradients,)}
+                yield Idle(
+                    where, f"with {weights} weights and {gradients} gradients {running.title.partition(':')[0]} runs"
+                )
+
+
+_WITHOUT_OWNERS: Final = tuple(_without_owners())
 
 
 def _choice(values: Any, default: str | None, **row: Any) -> Any:
@@ -205,6 +229,12 @@ _ROWS: Final = (
         aliases=("--cp", "--context-parallel-size"), formula="plan", example="8",
     ),
     Setting(
+        "sp_inside", MESH,
+        "Neighbours that form an inner group where a scheme has groups inside groups; 0 is the most that divide heads "
+        "and sp", "count", unit="ranks", default=0, least=0, most=2**16, scopes=BOTH, numbers=BOTH, search="fixed",
+        reads=LAYERS, example="4",
+    ),
+    Setting(
         "pp", MESH, "Pipeline stages", **{**_RANKS, "unit": "stages"}, example="16",
     ),
     Setting(
@@ -236,7 +266,7 @@ _ROWS: Final = (
         "micro_batch_group", MESH, "Micro-batches that a chunk runs before the next has its turn", "count",
         unit="micro-batches", least=1, most=2**20, none=True, unsaid="as many as stages by default", scopes=MODEL,
         reads=PIPELINES, example="8",
-        idle=Idle({"virtual_stages": (1,), "pipeline_layout": (None,)}, "only virtual stages take turns"),
+        idle=(Idle({"virtual_stages": (1,), "pipeline_layout": (None,)}, "only virtual stages take turns"),),
     ),
     Setting(
         "micro_batch", STEP, "Sequences in a micro-batch", "count", unit="sequences", default=1, least=1, most=2**16,
@@ -248,8 +278,26 @@ _ROWS: Final = (
     ),
     Setting(
         "sharding", STEP, "What data-parallel ranks share", "choice", values=tuple(SHARDINGS),
-        default=defaults.SHARDING, scopes=MODEL, reads=STATES | VERDICTS, search="choice", heading=True,
+        default=defaults.SHARDING, scopes=MODEL, reads=ALL, search="choice", heading=True,
         example=next(reversed(SHARDINGS)),
+    ),
+    Setting(
+        "replicas", STEP, "Copies of a fully sharded model, each split over the ranks that are left (HSDP)", "count",
+        unit="copies", default=1, least=1, most=2**16, scopes=MODEL, reads=STATES | PIPELINES, example="4",
+    ),
+    Setting(
+        "reshard", STEP, "Whether weights gathered for forward are given back until backward",
+        **_choice(Reshard, "on"), scopes=MODEL, reads=STATES | PIPELINES, example="off", idle=_UNGATHERED,
+    ),
+    Setting(
+        "prefetch", STEP, "Units whose weights are gathered before their turn", "count", unit="units", default=0,
+        unsaid="by default none in forward, one in backward", least=0, most=64, scopes=MODEL,
+        reads=STATES | PIPELINES, example="1", idle=_UNGATHERED,
+    ),
+    Setting(
+        "multi_rank_bucket_allreduce", STEP,
+        "DeepSpeed's switch: gradients are all-reduced, or reduced to the rank that owns each",
+        **_choice(Switched, "on"), scopes=MODEL, reads=STATES, idle=_WITHOUT_OWNERS, example="off",
     ),
     Setting(
         "optimizer", STEP, "What updates the weights", "choice", values=tuple(OPTIMIZERS), default=defaults.OPTIMIZER,
@@ -329,7 +377,7 @@ _ROWS: Final = (
     Setting(
         "down_projections", CODE, "Down-projections of the latents over tensor-parallel ranks",
         **_choice(DownProjections, "replicated"), scopes=MODEL, reads=LAYERS | STATES, example="sharded",
-        idle=Idle({"tp": (1,)}, "tp 1 divides no weights"),
+        idle=(Idle({"tp": (1,)}, "tp 1 divides no weights"),),
     ),
     Setting(
         "dispatcher", CODE, "What sends tokens to experts", **_choice(Dispatcher, "alltoall"), scopes=MODEL,
@@ -350,9 +398,11 @@ _ROWS: Final = (
     Setting(
         "loss_chunks", CODE, "Pieces of a chunked loss", "count", unit="chunks", default=8, least=1, most=2**20,
         scopes=MODEL, numbers=MODEL, example="16",
-        idle=Idle(
-            {"cross_entropy": tuple(name for name in get_args(CrossEntropy) if name != "chunked")},
-            "only cross_entropy chunked cuts the loss into pieces",
+        idle=(
+            Idle(
+                {"cross_entropy": tuple(name for name in get_args(CrossEntropy) if name != "chunked")},
+                "only cross_entropy chunked cuts the loss into pieces",
+            ),
         ),
     ),
     Setting(
@@ -450,5 +500,8 @@ def ignored_by(reader: Reader) -> frozenset[str]:
 def idle(field: str, settings: Any) -> str:
     """Why this setting changes no figure beside the others, where its row tells; else empty."""
     found = TABLE[field].idle
-    there = found is not None and all(getattr(settings, name) in values for name, values in found.where.items())
-    return found.why if found is not None and there else ""
+    return next((each.why for each in found if _there(each, settings)), "")
+
+
+def _there(found: Idle, settings: Any) -> bool:
+    return all(getattr(settings, name) in values for name, values in found.where.items())

@@ -44,7 +44,7 @@ def load_mapping(path: str | os.PathLike[str]) -> dict[str, Any]:
     if suffix not in SUFFIXES and not Path(file).is_dir():
         allowed = "names ending in .yaml, .yml or .json"
         raise InputError("the file name must say what it holds", file=file, allowed=allowed)
-    text = _read_text(file)
+    text = read_text(file)
     return parse_json(text, file) if suffix == ".json" else parse_yaml(text, file)
 
 
@@ -80,7 +80,7 @@ def parse_json(text: str, file: str) -> dict[str, Any]:
     return _mapping(value, file)
 
 
-def _read_text(file: str) -> str:
+def read_text(file: str) -> str:
     data = _read_bytes(file)
     if len(data) > MAX_FILE_BYTES:  # it grew after it was measured
         raise _too_large(len(data), file)

@@ -127,6 +127,11 @@ class Account:
         return self._tape(_added_in_place)
 
     @cached_property
+    def allocated_seen(self) -> Tape:
+        """As `allocated` for a dispatcher, to which the sum of two gradients is new."""
+        return self._tape(_everything)
+
+    @cached_property
     def accumulated(self) -> Tape:
         """As `allocated`, where gradients of weights are added to buffers that stand: each lives until it is added."""
         return self._tape(_added_in_place, until_gathered=True)
@@ -217,6 +222,10 @@ class Evaluation:
     def walk_accumulated(self, kinds: frozenset[str]) -> Walk:
         """As `walk_allocated`, where every gradient of a weight is added to a buffer that stands, and dies then."""
         return self._walk(self.account.accumulated, kinds)
+
+    def walk_allocated_seen(self) -> Walk:
+        """As `walk_allocated`, as torch's dispatcher shows it: sums of gradients are new, workspace is not seen."""
+        return self._walk(self.account.allocated_seen, frozenset())
 
     def walk_accumulated_seen(self) -> Walk:
         """As `walk_accumulated`, as torch's dispatcher shows it: sums of gradients are new, workspace is not seen."""

@@ -12,7 +12,7 @@ from mla_cost.language.timeline import (
     DTYPE_BYTES,
     Allocation,
     Event,
-    Kernel,
+    KernelRun,
     OpFlops,
     Phase,
     Product,
@@ -183,7 +183,7 @@ class Allocator:
     ) -> None:
         """Record a call on the device. Tensors count once, each as large as it is where nothing expands it."""
         self.timeline.kernels.append(
-            Kernel(
+            KernelRun(
                 op=self.op,
                 phase=self.phase,
                 work=work,

@@ -137,7 +137,7 @@ class Product(NamedTuple):
     k: Polynomial
 
 
-class Kernel(NamedTuple):
+class KernelRun(NamedTuple):
     """One call on the device. reads, writes: what passes through its memory, each tensor once. Bytes.
 
     flops: as it runs them, of causal attention the full square; skips_masked: half of them under a causal mask.
@@ -187,7 +187,7 @@ class Timeline:
         self.events: list[Event] = []
         self.collectives: list[Collective] = []
         self.flops: list[OpFlops] = []
-        self.kernels: list[Kernel] = []
+        self.kernels: list[KernelRun] = []
         self.parameters: list[Allocation] = []
         self.fused_calls: list[FusedCall] = []
         self.persistent: list[PersistentBuffer] = []

@@ -5,8 +5,9 @@ Source: Megatron-Core at d98e8a64, parallel_state.py (expert groups).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from mla_cost.language.numbers import minimum, where
 from mla_cost.language.schedule import Schedule
 from mla_cost.mesh.layout_string import parse_layout
 
@@ -68,8 +69,8 @@ class Parallel(NamedTuple):
         d98e8a64, parallel_state.py initialize_model_parallel (:1054, :1148, :1270), optimizer/__init__.py:682.
         """
         every = self.stage_ranks * self.pp
-        groups = {"world": every, "model": self.tp * self.pp, "embedding": min(self.pp, 2)}
-        without = {"dp": self.dp} if self.sp > 1 else {}
+        groups = {"world": every, "model": self.tp * self.pp, "embedding": minimum(self.pp, 2)}
+        without = {"dp": where(self.sp > 1, self.dp, 1)}  # the group over dp x sp is needed already
         return {**groups, **without, **({"expert model": self.ep * self.etp * self.pp} if experts else {})}
 
     @property
@@ -83,6 +84,8 @@ class Parallel(NamedTuple):
         return self.pp if self.group_size is None else self.group_size
 
 
-def sends_to(axis: str, ranks: int) -> int:
+def sends_to(axis: str, ranks: Any) -> Any:
     """To how many others of a group a rank sends apart from reductions and gathers: neighbours over pp, or all."""
-    return min(2, ranks - 1) if axis == "pp" else ranks - 1 if axis in ("ep", "sp") else 0
+    if axis == "pp":
+        return minimum(2, ranks - 1)
+    return ranks - 1 if axis in ("ep", "sp") else 0

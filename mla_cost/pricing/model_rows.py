@@ -41,7 +41,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
     point = worst.costs[0].segments[-1].point
     traffic = communications(model, costs, chosen)
     memory, sent = _memory(costs, worst, traffic), traffic[worst.stage]
-    _require_exact(worst, sent)
+    _require_exact(worst, traffic)
     return Result(
         device=device.name if device else None,
         scope=settings.scope,
@@ -75,17 +75,17 @@ def _model_flops(costs: Sequence[StageCost], settings: PlanSettings) -> int:
     return sum((it.forward.model or 0) + (it.backward.model or 0) for it in of_stages) * ranks
 
 
-def _require_exact(worst: StageCost, sent: Communication) -> None:
+def _require_exact(worst: StageCost, traffic: Sequence[Communication]) -> None:
     """Refuse sums that not every evaluator would give exactly; every part of them is below the limit already.
 
     Raises:
-        Illegal: the peak, or the payload or wire bytes of one optimizer step, reach 2^53.
+        Illegal: the peak, or the payload bytes of one optimizer step, or what any stage sends in one, reach 2^53.
 
     """
-    every = Totals(sent.collectives)
+    every, most = Totals(traffic[worst.stage].collectives), max(Totals(sent.collectives).wire() for sent in traffic)
     for what, amount in (
         ("the worst stage holds", worst.peak),
-        ("a rank sends in one step", max(every.payload(), every.wire())),
+        ("a rank sends in one step", max(every.payload(), most)),
     ):
         if amount >= EXACT_LIMIT:
             raise too_large(ExactLimitError(f"{what} {amount} bytes"))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mla_cost.declared.profiles import PROFILES
+from mla_cost.declared.states import Alive, Gathering
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import Evaluation, ExactLimitError, LiveBytes, Walk
@@ -24,6 +25,7 @@ from mla_cost.mesh.schedule import PassInFlight, worst_passes
 from mla_cost.pricing.block import evaluation, too_large
 from mla_cost.pricing.resolve import Point, resolve
 from mla_cost.pricing.stage_layers import VARIANTS, layers_of
+from mla_cost.pricing.units import Unit, Units
 from mla_cost.weights.parameters import LayerKind, layer_kinds
 
 Held = tuple[str, int]  # what it is, and its bytes
@@ -55,6 +57,7 @@ class Part(NamedTuple):
     """A layer at work, at the moment at which it has most alive of its own. Bytes.
 
     place: among the segments of its chunk. before: kept by the layers before it. held: alive meanwhile beside layers.
+    what: what runs instead of the layer itself.
     """
 
     place: int
@@ -62,6 +65,7 @@ class Part(NamedTuple):
     live: LiveBytes
     before: int
     held: tuple[Held, ...] = ()
+    what: str = ""
 
     @property
     def bytes(self) -> int:
@@ -71,6 +75,8 @@ class Part(NamedTuple):
     @property
     def where(self) -> str:
         """Phase, op and layer."""
+        if self.what:
+            return f"{self.what} ({self.segment.name})"
         event = self.segment.at.account.timeline.events[self.live.event]
         return f"{event.phase} of {event.op} ({self.segment.name})"
 
@@ -131,6 +137,12 @@ def as_allocated(family: str) -> Look:
     return lambda at: at.walk_accumulated(kinds)
 
 
+def as_gathered(family: str) -> Look:
+    """As `as_allocated`, where all gradients of a layer stay until its backward ends."""
+    kinds = kinds_of(family)
+    return lambda at: at.walk_allocated(kinds)
+
+
 class Segments:
     """The segments of a model, each layer kind evaluated once for every place that it has in a chunk."""
 
@@ -141,7 +153,12 @@ class Segments:
         settings: PlanSettings,
         look: Look,
         kinds: tuple[LayerKind, ...] | None = None,
+        *,
+        gathering: Gathering | None = None,
+        unit: Callable[[str], Unit] | None = None,
     ) -> None:
+        """gathering, unit: of weights that are gathered layer by layer, what a moment holds and what a layer has."""
+        self._gathering, self._unit = gathering, unit
         self.model = model
         self._asked = (model, form, settings)
         self._look = look
@@ -161,7 +178,14 @@ class Segments:
 
     def chunk(self, chunk: Chunk) -> ChunkCost:
         """The segments of a chunk in order."""
-        return chunk_cost(chunk, list(map(self.of, self.places(chunk))))
+        segments = list(map(self.of, self.places(chunk)))
+        return chunk_cost(chunk, segments, self._units(segments))
+
+    def _units(self, segments: Sequence[Segment]) -> Units | None:
+        if self._gathering is None or self._unit is None:
+            return None
+        each = [self._unit(at.name)._replace(gradients=at.at.gradient_bytes()) for at in segments]
+        return Units(self._gathering, each)
 
     def places(self, chunk: Chunk) -> list[Place]:
         """The layers of a chunk in order: embedding, layers, MTP modules, the head."""
@@ -173,19 +197,50 @@ class Segments:
         return found
 
 
-def chunk_cost(chunk: Chunk, segments: Sequence[Segment]) -> ChunkCost:
-    """Segments in a row."""
-    kept, forward, backward = chunk_parts(chunk, segments)
+def chunk_cost(chunk: Chunk, segments: Sequence[Segment], units: Units | None = None) -> ChunkCost:
+    """Segments in a row; units: the same, where their weights are gathered one by one."""
+    kept, forward, backward = chunk_parts(chunk, segments, units)
     return ChunkCost(tuple(segments), kept, _most(forward), _most(backward))
 
 
-def chunk_parts(chunk: Chunk, segments: Sequence[Segment]) -> tuple[int, list[Part], list[Part]]:
+def chunk_parts(
+    chunk: Chunk, segments: Sequence[Segment], units: Units | None = None
+) -> tuple[int, list[Part], list[Part]]:
     """What segments in a row keep, and each of them at work, forward and backward. Bytes enter as sums only."""
     before = list(accumulate((at.saved_bytes for at in segments), initial=0))
     forward = [Part(place, at, at.forward, before[place]) for place, at in enumerate(segments)]
     held = [tuple(_held(chunk, segments, place)) for place in range(len(segments))]
     backward = [Part(place, at, at.backward, before[place], held[place]) for place, at in enumerate(segments)]
+    if units is not None:
+        forward, backward = gathered_parts(forward, backward, units)
     return before[-1], forward, backward
+
+
+def gathered_parts(forward: Sequence[Part], backward: Sequence[Part], units: Units) -> tuple[list[Part], list[Part]]:
+    """Every moment of units whose weights are gathered one by one: those of layers at work, and those around them.
+
+    Around them a layer's input is alive in forward; in backward all that it keeps and the gradient of its output, then
+    the gradient of its input alone.
+    """
+    row = units.row
+
+    def around(part: Part, what: str, alive: Any, terms: Sequence[Alive]) -> Part:
+        return part._replace(live=LiveBytes(0, alive), what=what, held=tuple(units.alive(terms, part.place)))
+
+    ahead, back = [], []
+    for part in forward:
+        given = part.segment.hidden_bytes * (part.place > 0)
+        ahead.append(around(part, "forward of all-gather", given, row.gather))
+        ahead.append(part._replace(held=tuple(units.alive(row.forward, part.place))))
+    for part in backward:
+        hidden, last = part.segment.hidden_bytes, part.place == len(backward) - 1
+        kept = part.segment.saved_bytes + hidden * (not last)
+        back.append(around(part, "backward of all-gather", kept, row.regather))
+        back.append(part._replace(held=(*part.held, *units.alive(row.backward, part.place))))
+        left = hidden * (part.place > 0)
+        back.append(around(part, "backward of reduce-scatter", left, row.reduce))
+        back.append(around(part, "backward of reduce-scatter", left, row.scatter))
+    return ahead, back
 
 
 def _held(chunk: Chunk, segments: Sequence[Segment], place: int) -> Iterator[Held]:

@@ -23,7 +23,7 @@ from mla_cost.language.dims import base_values, predicates, predicates_of
 from mla_cost.mesh.placement import Chunk
 from mla_cost.pricing.compile import Key, form_of, weights
 from mla_cost.pricing.resolve import layer_sizes, require_present, symbol_values
-from mla_cost.pricing.stage_layers import ENDS, MODULE, VARIANTS, Named, layers_of
+from mla_cost.pricing.stage_layers import ENDS, MODULE, VARIANTS, Named, layer_name, layers_of
 from mla_cost.weights.held import Held, RankParameters, placed, rank_parameters
 from mla_cost.weights.parameters import LayerKind, layer_kinds, undeclared_weights
 
@@ -84,6 +84,17 @@ class RankWeights:
             yield from self._own(place)
         yield from self._shared(places, pp)
 
+    def unit(self, layer: str) -> RankParameters:
+        """All weights that a layer uses, those among them that no program describes included."""
+        every = [*self.of(layer), *(held for kind in self._of_kind(layer) for held in self._undeclared("", kind))]
+        return rank_parameters((1, held) for held in every)
+
+    def _of_kind(self, layer: str) -> list[LayerKind]:
+        """The kind of a transformer layer; none of an end."""
+        if LAYERS[layer.partition(" ")[0]].role != "layer":
+            return []
+        return [next(kind for kind in self._kinds if layer_name(self.model, kind) == layer)]
+
     def _places(self, chunks: Sequence[Chunk]) -> list[Named]:
         return [place for chunk in chunks for place in layers_of(self.model, self._kinds, self._profile, chunk)]
 
@@ -92,7 +103,8 @@ class RankWeights:
         require_present(self._profile, key.predicates.zeros)
         for weight in weights(key):
             elements = key.predicates.elements(weight.dims).at(self._values)
-            yield placed(weight.label, weight.dims, elements, weight.dtype, self.asked.tp)
+            sizes = [key.predicates.elements((dim,)).at(self._values) for dim in weight.dims]
+            yield placed(weight.label, weight.dims, elements, weight.dtype, self.asked.tp, sizes)
 
     def _own(self, place: Named) -> Iterator[Held]:
         """The weights of a layer that no other layer of its stage uses."""
@@ -118,7 +130,8 @@ class RankWeights:
         for weight in undeclared_weights(self.model, kind):
             dtype, over_tp = weight.dtype or self.asked.dtype, self.asked.tp > 1
             matrix = len(weight.shape) > 1
-            yield Held(part, weight.name, "dense", dtype, weight.elements, matrix, over_tp, trained=weight.trained)
+            trained, rows = weight.trained, weight.shape[0]
+            yield Held(part, weight.name, "dense", dtype, weight.elements, matrix, over_tp, trained=trained, rows=rows)
 
     def _shared(self, places: Sequence[Named], pp: int) -> Iterator[Held]:
         """The weights of which the stage has one; copies of the embedding are kept equal with another stage's."""

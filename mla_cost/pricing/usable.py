@@ -15,6 +15,7 @@ from mla_cost.inputs.config import DeviceConfig, ReserveItem
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.numbers import at_each, how_many, minimum, where
 from mla_cost.language.program import StagingShape
+from mla_cost.mesh.degrees import sends_to
 from mla_cost.results import Status
 
 STATUSES: Final[tuple[Status, ...]] = (
@@ -32,13 +33,31 @@ _FRAGMENTATION_SOURCE: Final = (
 )
 
 
+class Groups(NamedTuple):
+    """Ranks of each communicator by its name: those that a step's exchanges need, and those made beside them."""
+
+    needed: Mapping[str, Any]
+    further: Mapping[str, Any] = {}
+
+
 class Reserved(NamedTuple):
-    """Memory that no tensor can have. bytes: a number or an array. item: the device's, unless overridden."""
+    """Memory that no tensor can have. bytes, high: a number or an array. item: the device's, unless overridden.
+
+    high: the most that it may be, where it is known as a range, of which bytes is the low end.
+    """
 
     name: str
     bytes: Any
     source: str = ""
     item: ReserveItem | None = None
+    high: Any = None
+
+
+class Usable(NamedTuple):
+    """What tensors can have of a device, which verdicts stand on, and the least of it: the high ends of the reserve."""
+
+    bytes: Any
+    least: Any
 
 
 def status(headroom: Any, usable: Any, trained: Any) -> Any:
@@ -46,19 +65,24 @@ def status(headroom: Any, usable: Any, trained: Any) -> Any:
     return where(trained, how_many(headroom * TIGHT < usable, headroom < 0), STATUSES.index("unsupported"))
 
 
-def usable(
-    device: DeviceConfig, settings: PlanSettings, groups: Mapping[str, Any], beside: Sequence[Reserved] = ()
-) -> Any:
+def usable(device: DeviceConfig, settings: PlanSettings, groups: Groups, beside: Sequence[Reserved] = ()) -> Usable:
     """What tensors can have of a device: visible memory less the reserve. Bytes. Arguments, errors as `reserve`."""
-    return device.visible_bytes.integer - sum(item.bytes for item in reserve(device, settings, groups, beside))
+    items = reserve(device, settings, groups, beside)
+    found = device.visible_bytes.integer - sum(item.bytes for item in items)
+    return Usable(found, found - beyond(items))
+
+
+def beyond(items: Sequence[Reserved]) -> Any:
+    """What libraries may take beyond the low ends of a reserve. Bytes."""
+    return sum(item.high - item.bytes for item in items if item.high is not None)
 
 
 def reserve(
-    device: DeviceConfig, settings: PlanSettings, groups: Mapping[str, Any], beside: Sequence[Reserved] = ()
+    device: DeviceConfig, settings: PlanSettings, groups: Groups, beside: Sequence[Reserved] = ()
 ) -> list[Reserved]:
     """What no tensor can have: itemised, each item overridable by its name.
 
-    groups: ranks of each communicator. beside: items that come with the plan and not with the device.
+    beside: items that come with the plan and not with the device.
 
     Raises:
         InputError: an override of an item that this device does not have.
@@ -73,14 +97,22 @@ def reserve(
                 allowed=", ".join(known),
                 nearest=nearest(name, known),
             )
-    items = [*(_of_device(item, groups) for item in device.reserve), *beside, _fragmentation(device, settings)]
+    node = device.devices_per_node.integer
+    items = [*(_of_device(item, groups, node) for item in device.reserve), *beside, _fragmentation(device, settings)]
     found = [_overridden(item, settings) for item in items]
     return found if found[-1].bytes else found[:-1]
 
 
-def _of_device(item: ReserveItem, groups: Mapping[str, Any]) -> Reserved:
-    amount = item.bytes if item.per == "process" else sum(map(item.bytes_for, groups.values()))
-    return Reserved(item.name, amount, item=item)
+def _of_device(item: ReserveItem, groups: Groups, node: int) -> Reserved:
+    """node: devices of one."""
+    if item.per == "process":
+        return Reserved(item.name, item.bytes, item=item)
+    amount = sum(map(item.bytes_for, groups.needed.values()))
+    if item.high is None:
+        return Reserved(item.name, amount, item=item)
+    named = (*groups.needed.items(), *groups.further.items())
+    high = sum(item.high_bytes_for(size, node, sends_to(axis, size)) for axis, size in named)
+    return Reserved(item.name, amount, item=item, high=high)
 
 
 def _fragmentation(device: DeviceConfig, settings: PlanSettings) -> Reserved:

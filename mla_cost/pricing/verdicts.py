@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from mla_cost.declared import defaults
 from mla_cost.declared.profiles import PROFILES
@@ -11,20 +10,12 @@ from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.program import ProgramError
 from mla_cost.language.workspace import SOFTMAX
-from mla_cost.mesh.degrees import sends_to
 from mla_cost.pricing.automatic import Training, head_widths, trained, training_kernels
 from mla_cost.pricing.block import BlockFigures, figures
 from mla_cost.pricing.compile import saved
 from mla_cost.pricing.resolve import Illegal, Point, resolve
-from mla_cost.pricing.usable import STATUSES, Reserved, reserve, status
+from mla_cost.pricing.usable import STATUSES, Groups, Reserved, beyond, reserve, status
 from mla_cost.results import Basis, FusedOption, Status, Verdict
-
-
-class Groups(NamedTuple):
-    """Ranks of each communicator by its name: those that a step's exchanges need, and those made beside them."""
-
-    needed: Mapping[str, int]
-    further: Mapping[str, int] = {}
 
 
 def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it: BlockFigures) -> Verdict:
@@ -87,27 +78,27 @@ def _verdict(
     beside: Sequence[Reserved] = (),
     allowed: int = 0,
 ) -> Verdict:
-    items = reserve(device, settings, groups.needed, beside)
+    items = reserve(device, settings, groups, beside)
     visible = device.visible_bytes
     required = peak + settings.other_memory
     usable = visible.integer - sum(item.bytes for item in items)
     trains = trained(point.kernel, device.arch, point.key, point.values)
     found: Status = STATUSES[status(usable - required, usable, trains)]
     reason = _reason(point, device, what, found, usable - required)
-    reserved = [_basis(device, item, groups) for item in items]
     if found in ("fits", "tight"):
-        reason += _at_the_high_end(reserved, usable - required)
+        reason += at_the_high_end(items, usable - required)
     basis = (
         Basis("allocated peak", peak, "counted"),
         Basis("other memory", int(settings.other_memory), "set with --other-memory"),
         Basis("visible memory", visible.integer, _cited(device, visible.source, visible.note)),
-        *(_taken_off(item) for item in reserved),
+        *(_taken_off(_basis(device, item)) for item in items),
     )
     return Verdict(
         status=found,
         required_bytes=required,
         usable_bytes=usable,
         headroom_bytes=usable - required,
+        least_headroom_bytes=usable - beyond(items) - required,
         reason=reason,
         basis=basis,
         counted_bytes=peak - allowed,
@@ -121,13 +112,12 @@ def _taken_off(item: Basis) -> Basis:
     return Basis(f"reserve: {item.name}", -item.bytes, item.source, low, high)
 
 
-def _at_the_high_end(reserved: Sequence[Basis], headroom: int) -> str:
+def at_the_high_end(items: Sequence[Reserved], headroom: int) -> str:
     """What becomes of a headroom where libraries take what they may: said where that decides."""
-    ranges = [item for item in reserved if item.high_bytes is not None]
-    short = sum((item.high_bytes or 0) - item.bytes for item in ranges) - headroom
+    short = beyond(items) - headroom
     if short <= 0:
         return ""
-    names = " and ".join(f"{item.name} take {_size(item.high_bytes or 0)}" for item in ranges)
+    names = " and ".join(f"{item.name} take {_size(item.high)}" for item in items if item.high is not None)
     return f"; {_size(short)} short if {names}"
 
 
@@ -135,17 +125,13 @@ def _cited(device: DeviceConfig, source: str, note: str | None) -> str:
     return "; ".join(part for part in (device.sources.get(source, source), note) if part)
 
 
-def _basis(device: DeviceConfig, found: Reserved, groups: Groups) -> Basis:
+def _basis(device: DeviceConfig, found: Reserved) -> Basis:
     """An item of the reserve with its source and, where it is known as a range, both its ends."""
-    name, amount, source, item = found
+    name, amount, source, item, high = found
     if item is None:
         return Basis(name, amount, source)
     source = _cited(device, item.source, item.note if item.verified else f"not verified; {item.note or ''}")
-    if item.per == "process" or item.high is None:
-        return Basis(name, amount, source)
-    node, named = device.devices_per_node.integer, (*groups.needed.items(), *groups.further.items())
-    high = sum(item.high_bytes_for(size, node, sends_to(axis, size)) for axis, size in named)
-    return Basis(name, amount, source, amount, high)
+    return Basis(name, amount, source, None if high is None else amount, high)
 
 
 def _reason(point: Point, device: DeviceConfig, what: tuple[str, str], found: Status, headroom: int) -> str:

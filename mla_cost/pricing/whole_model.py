@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
+from mla_cost.declared.shardings import SHARDINGS
 from mla_cost.errors import InputError
 from mla_cost.inputs import schedules
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
@@ -18,10 +19,11 @@ from mla_cost.mesh.placement import Chunk, stages
 from mla_cost.pricing import automatic, verdicts
 from mla_cost.pricing.persistent import persistent_buffers
 from mla_cost.pricing.resolve import IMPLEMENTATION, Illegal, Point, named, refuse_form
-from mla_cost.pricing.stage import ChunkCost, Segments, StageActivations, activations, as_allocated
+from mla_cost.pricing.stage import ChunkCost, Segments, StageActivations, activations, as_allocated, as_gathered
 from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
+from mla_cost.pricing.units import unit_of
 from mla_cost.pricing.unpriced import refusal
-from mla_cost.pricing.usable import Reserved, staging
+from mla_cost.pricing.usable import Groups, Reserved, staging
 from mla_cost.pricing.worst_stage import in_flight_and_working, in_step, stage_peak, worse
 from mla_cost.results import (
     Breakdown,
@@ -78,12 +80,16 @@ def verdict(
     model: ModelConfig, device: DeviceConfig, settings: PlanSettings, point: Point, peak: int, allowed: int = 0
 ) -> Verdict:
     """What a device says to the allocated peak of the worst stage, of which `allowed` is budgeted. Bytes."""
-    experts, degrees = bool(model.num_routed_experts), parallel_of(settings)
-    groups = verdicts.Groups(degrees.communicators(experts=experts), degrees.further_communicators(experts=experts))
+    groups = groups_of(parallel_of(settings), experts=bool(model.num_routed_experts))
     reserved = reserved_beside(device, settings, point.values)
     return verdicts.model_verdict(
         model, device, settings, point, peak, groups=groups, allowed=allowed, reserved=reserved
     )
+
+
+def groups_of(degrees: Parallel, *, experts: bool) -> Groups:
+    """The communicators of a rank; degrees may be arrays."""
+    return Groups(degrees.communicators(experts=experts), degrees.further_communicators(experts=experts))
 
 
 def reserved_beside(device: DeviceConfig, settings: PlanSettings, at: Mapping[str, Any]) -> tuple[Reserved, ...]:
@@ -181,6 +187,10 @@ def state_settings(settings: PlanSettings) -> StateSettings:
         moment_dtype=settings.moment_dtype,
         main_dtype=MAIN_DTYPES[settings.main_weights],
         sharded_down=settings.down_projections == "sharded",
+        replicas=settings.replicas,
+        given_back=settings.reshard == "on",
+        ahead=settings.prefetch,
+        to_owners=settings.multi_rank_bucket_allreduce == "off",
     )
 
 
@@ -194,8 +204,8 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
     require_form(model, form, settings)
     require_legal(model, settings)
     parallel, keeping = parallel_of(settings), state_settings(settings)
-    segments = Segments(model, form, settings, as_allocated(family))
     weights = RankWeights(model, WeightsAsked.of(form, settings))
+    segments = segments_of(model, form, settings, family, weights)
     laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
     alike = {tuple(map(segments.alike, chunks)): chunks for chunks in laid_out}
     kept = {key: _kept(weights, parallel, keeping, segments, chunks, arch) for key, chunks in alike.items()}
@@ -204,6 +214,21 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
         for at, chunks in enumerate(laid_out)
         for costs, held, kept_states, buffers in [kept[tuple(map(segments.alike, chunks))]]
     ]
+
+
+def segments_of(model: ModelConfig, form: str, settings: PlanSettings, family: str, weights: RankWeights) -> Segments:
+    """The layers of a plan, with what they weigh where they are gathered one by one."""
+    parallel, keeping = parallel_of(settings), state_settings(settings)
+    gathering = keeping.gathering
+    look = as_allocated(family) if gathering is None else as_gathered(family)
+    return Segments(
+        model,
+        form,
+        settings,
+        look,
+        gathering=gathering,
+        unit=lambda layer: unit_of(weights.unit(layer), parallel, keeping),
+    )
 
 
 def _kept(
@@ -235,8 +260,23 @@ def require_legal(model: ModelConfig, settings: PlanSettings) -> None:
     require_profile(settings)  # before degrees, whose way out could be one that a dispatcher refuses
     parallel = parallel_of(settings)
     wrong = [*(problem.text for problem in problems(parallel, shape)), sharding_problem(parallel, keeping)]
+    wrong.append(unit_problem(model, settings))
     if any(wrong):
         raise Illegal(next(filter(None, wrong)))
+
+
+def unit_problem(model: ModelConfig, settings: PlanSettings) -> str:
+    """Why a sharding that gathers units is not priced for this model and profile, with the way out; else empty."""
+    row = state_settings(settings).row
+    if row.profiles and settings.profile not in row.profiles:
+        others = " or ".join(name for name, other in SHARDINGS.items() if not other.profiles)
+        return f"sharding {row.name} is priced under profile {' or '.join(row.profiles)}; use it, or sharding {others}"
+    if row.own_weights and model.num_mtp_layers:
+        ends = "multi-token prediction uses the embedding and the head"
+        return row.own_weights.format(shared=ends, way_out="set mtp to 0")
+    if row.own_weights and model.tied_embeddings:
+        return row.own_weights.format(shared="embedding and head are tied", way_out="use sharding zero2 or distributed")
+    return ""
 
 
 def require_form(model: ModelConfig, form: str, settings: PlanSettings) -> None:

@@ -187,7 +187,7 @@ class Verdict(NamedTuple):
 
     levers, remedy: filled in on request; remedy is the smallest change that makes it fit, in words. counted, budgeted:
     what required is made of, the second being allowances and other memory; the reserve, all of it budgeted, is in
-    basis and stands between visible and usable memory.
+    basis and stands between visible and usable memory. least_headroom: what is left at the high ends of its items.
     """
 
     status: Status
@@ -201,6 +201,7 @@ class Verdict(NamedTuple):
     remedy: str | None = None
     counted_bytes: int | None = None
     budgeted_bytes: int | None = None
+    least_headroom_bytes: int | None = None
 
 
 class Seconds(NamedTuple):

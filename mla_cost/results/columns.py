@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from mla_cost.results import Plan, Result, Stage
 
+OF_DEVICES: Final = ("usable_bytes", "headroom_bytes", "least_headroom_bytes")  # None without a device
 NAMES: Final = ("form", "scheme", "kernel", "device")
 AXES: Final = {"tp": "tp", "sp": "sp", "pp": "pp", "ep": "ep", "etp": "etp", "dp": "dp x sp", "expert_dp": "expert_dp"}
 VERDICT: Final = ("status", "reason")
@@ -42,6 +43,11 @@ class Read(NamedTuple):
         return self.result.memory.allocated_peak_bytes or 0
 
     @property
+    def most_sent(self) -> int:
+        """Bytes that the stage sends which sends most in an optimizer step."""
+        return max(stage.sent_bytes for stage in self.result.memory.stages or ())
+
+    @property
     def states(self) -> int:
         """Weights, gradients, optimizer and buffers."""
         return sum(part.bytes for part in self.result.memory.breakdown if part.name in _STATES)
@@ -61,6 +67,8 @@ class Many(Protocol):
     @property
     def flops(self) -> Any: ...  # model and executed
     @property
+    def most(self) -> Any: ...  # of all stages: `pricing.step_traffic.Most`
+    @property
     def stage(self) -> Any: ...  # its number
     @property
     def required(self) -> Any: ...
@@ -68,6 +76,8 @@ class Many(Protocol):
     def usable(self) -> Any: ...
     @property
     def headroom(self) -> Any: ...
+    @property
+    def least_headroom(self) -> Any: ...
 
 
 class Figure(NamedTuple):
@@ -115,9 +125,10 @@ EVERY_SCOPE: Final = (
     Figure("required_bytes", lambda at: at.peak + at.other_memory, lambda at: at.required),
     Figure("usable_bytes", lambda at: _verdict(at, "usable_bytes"), lambda at: at.usable),
     Figure("headroom_bytes", lambda at: _verdict(at, "headroom_bytes"), lambda at: at.headroom),
+    Figure("least_headroom_bytes", lambda at: _verdict(at, "least_headroom_bytes"), lambda at: at.least_headroom),
 )
 # what the model scope tells beside them: of the worst stage, and sent in one optimizer step by mesh axis;
-# the allocated peak is state + standing + kept + working
+# the allocated peak is state + standing + kept + working. sent alone is that of the stage that sends most
 MODEL_SCOPE: Final = (
     Figure("state_bytes", lambda at: at.states, lambda at: at.worst.states.sum(axis=0)),
     Figure("gradient_bytes", lambda at: at.stage.gradient_bytes, lambda at: at.worst.gradients),
@@ -130,6 +141,7 @@ MODEL_SCOPE: Final = (
     Figure("kept_bytes", lambda at: at.stage.kept_bytes, lambda at: at.worst.in_flight),
     Figure("working_bytes", lambda at: at.stage.working_bytes, lambda at: at.worst.working),
     *(_wire(name, axis) for name, axis in AXES.items()),
+    Figure("sent_bytes", lambda at: at.most_sent, lambda at: at.most.wire_bytes),
     Figure("worst_stage", lambda at: at.stage.stage, lambda at: at.stage),
     _flops("model", 0),
     _flops("executed", 1),

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from mla_cost.language.machine import PROGRAMS, Collective, Timeline
 from mla_cost.language.polynomial import ONE, Polynomial, total
-from mla_cost.language.timeline import Kernel
+from mla_cost.language.timeline import KernelRun
 from mla_cost.timing import rules
 from mla_cost.timing.ceilings import Ceilings
 from mla_cost.timing.placement import Placement
@@ -60,7 +60,7 @@ class WorkAccount:
     def _number(self, polynomial: Polynomial) -> int:
         return self._index.setdefault(polynomial, len(self._index))
 
-    def _call(self, kernel: Kernel) -> Call:
+    def _call(self, kernel: KernelRun) -> Call:
         return Call(
             kernel.phase,
             kernel.work,
@@ -74,13 +74,13 @@ class WorkAccount:
             kernel.of_weight,
         )
 
-    def _shape(self, kernel: Kernel) -> tuple[int, int, int, int]:
+    def _shape(self, kernel: KernelRun) -> tuple[int, int, int, int]:
         assert kernel.product is not None
         batch, m, n, k = map(self._number, kernel.product)
         return batch, m, n, k
 
     def _sums(self) -> list[Call]:
-        found: dict[tuple[str, str], list[Kernel]] = {}
+        found: dict[tuple[str, str], list[KernelRun]] = {}
         for kernel in self.timeline.kernels:
             if kernel.work not in MULTIPLIES and kernel.collective is None:
                 found.setdefault((kernel.phase, rules.OF_MEMORY.get(kernel.work, "elementwise")), []).append(kernel)

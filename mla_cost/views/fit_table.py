@@ -18,6 +18,7 @@ LIMITS = {
     "kernel": "unsupported: see below",
     "illegal": "illegal: see below",
 }
+WIDER = ("tp", "micro_batch", "scheme", "sharding", "remat")  # what a search goes over and fit holds
 ATTENTION = (
     "Not in this scope: everything but the attention block; --scope model prices the whole model. Kernels named eager "
     "hold S x S tensors; --kernel auto asks for the fused kernel that trains each form on each device."
@@ -64,7 +65,8 @@ def _heading(inputs: Mapping[str, Any]) -> Iterator[str]:
 def _columns(inputs: Mapping[str, Any]) -> str:
     target = f"{inputs['seq_len']:,}"
     fewest = (
-        "with sp, pp, ep and dp chosen for it, tp as asked, and no fewer micro-batches than stages"
+        f"with sp, pp, ep and dp chosen for it, tp as asked, and a stage that waits at most {inputs['max_idle']} % "
+        "of its schedule (--max-idle), as in search"
         if inputs["scope"] == "model"
         else "that share a block"
     )
@@ -98,9 +100,11 @@ def _fewest(rows: list[Mapping[str, Any]]) -> Iterator[RenderableType]:
         if row["min_layout"] is None:
             continue
         degrees = ", ".join(f"{axis} {size}" for axis, size in row["min_layout"].items())
-        left = f"{row['min_status']}, {row['min_headroom_bytes'] / 2**30:,.2f} GiB left"
-        yield Text(f"{row['form']} on {row['min_devices']:,}: {degrees}: {left}")
+        yield Text(f"{row['form']} on {row['min_devices']:,}: {degrees}: {row['min_status']}: {row['min_reason']}")
         yield Text(row["min_command"], no_wrap=True, overflow="ignore")  # on one line, to be copied whole
+        if row["wider_command"] is not None:
+            yield Text(f"Fewer devices at other {', '.join(WIDER)}? This search looks:")
+            yield Text(row["wider_command"], no_wrap=True, overflow="ignore")
 
 
 def _notes(rows: list[Mapping[str, Any]], *, notes: bool) -> Iterator[RenderableType]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -109,6 +109,10 @@ def items(rows: Iterable[tuple[str, str]]) -> RenderableType:
     for name, text in rows:
         table.add_row(name, text)
     return Padding(table, (0, 0, 0, 2), expand=False)
+
+
+# of the column that has it
+AT_WORST: Final = "worst: left where libraries take the most that they may; below 0 it may not fit"
 
 
 def assumed(inputs: Mapping[str, Any]) -> Iterator[str]:

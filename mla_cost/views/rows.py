@@ -13,17 +13,20 @@ from rich.text import Text
 from mla_cost.results import markdown
 from mla_cost.views import terminal
 from mla_cost.views.grid import TextGrid
+from mla_cost.views.parts import AT_WORST, assumed
 from mla_cost.views.units import gib
 from mla_cost.views.units import sent as sent_gib
 
 Row = Mapping[str, Any]
 STYLES: Final = {"fits": "green", "tight": "yellow", "oom": "red", "unsupported": "magenta", "illegal": "magenta"}
 SPEAKING: Final = frozenset({"form", "scheme", "kernel", "device", "model"})  # their values tell what they are
+# the first of the columns that a row has; sent by the stage that sends most, where there are stages
 SHOWN: Final = (
-    ("saved_bytes", "saved", gib),
-    ("allocated_peak_bytes", "alloc.", gib),
-    ("wire_bytes", "wire", sent_gib),
-    ("headroom_bytes", "left", gib),
+    (("saved_bytes",), "saved", gib),
+    (("allocated_peak_bytes",), "alloc.", gib),
+    (("sent_bytes", "wire_bytes"), "sent", sent_gib),
+    (("headroom_bytes",), "left", gib),
+    (("least_headroom_bytes",), "worst", gib),
 )
 
 
@@ -50,19 +53,26 @@ def _cell(value: Any) -> str:
 
 
 def show(
-    settings: Sequence[str], rows: Sequence[Row], left_out: int, sent: str, file: Any = None, *, notes: bool = True
+    settings: Sequence[str],
+    rows: Sequence[Row],
+    left_out: int,
+    sent: str,
+    taken: Mapping[str, str],
+    *,
+    notes: bool = True,
 ) -> None:
     """Print rows as a table: what varies, the names that vary, GiB, verdict. sent: what is sent by whom, in what time.
 
-    Numbers are wholly reported whatever the width: a narrow terminal gets a paragraph per row.
+    taken: what a model's file leaves out. Numbers are wholly reported whatever the width: a narrow terminal gets a
+    paragraph per row.
     """
-    parts: list[RenderableType] = [_table(settings, rows)]
+    parts: list[RenderableType] = [*map(Text, assumed({"assumed": taken})), _table(settings, rows)]
     if notes:
-        parts.append(Text(f"GiB on one rank (wire: sent {sent}; left: usable less required).", style="dim"))
+        parts.append(Text(f"GiB on one rank (sent: {sent}; left: usable less required; {AT_WORST}).", style="dim"))
     parts += _reasons(rows)
     if left_out:
         parts.append(Text(f"{left_out:,} more rows: --output FILE.csv writes all of them.", style="dim"))
-    terminal.show(Group(*parts), file)
+    terminal.show(Group(*parts))
 
 
 def _table(settings: Sequence[str], rows: Sequence[Row]) -> TextGrid:
@@ -72,9 +82,13 @@ def _table(settings: Sequence[str], rows: Sequence[Row]) -> TextGrid:
     told = [name for name in words if name not in SPEAKING]
     table = TextGrid((*names, *(name for _, name, _ in SHOWN), "verdict"), left, told)
     for row in rows:
-        cells = [_cell(row[name]) for name in settings] + [text(row[name]) for name, _, text in SHOWN]
+        cells = [_cell(row[name]) for name in settings] + [text(_first(row, own)) for own, _, text in SHOWN]
         table.add(*cells, Text(row["status"], STYLES.get(row["status"], "")))
     return table
+
+
+def _first(row: Row, names: Sequence[str]) -> Any:
+    return next(row[name] for name in names if name in row)
 
 
 def _reasons(rows: Sequence[Row]) -> Iterator[Text]:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mla_cost.views import terminal
 from mla_cost.views.grid import TextGrid
-from mla_cost.views.parts import STYLES, assumed
+from mla_cost.views.parts import AT_WORST, STYLES, assumed
 from mla_cost.views.rows import csv_text as rows_text
 from mla_cost.views.units import gib
 
@@ -20,7 +20,7 @@ SETTINGS: Final = (
     *("micro_batches", "sharding", "remat"),
 )
 SHORT: Final = {"micro_batch": "mb", "micro_batches": "x", "virtual_stages": "vpp"}
-FIGURES: Final = ("needs", "left", "sent", "between", "Tflop", "idle", "weight", "variants")
+FIGURES: Final = ("needs", "left", "worst", "sent", "between", "Tflop", "idle", "weight", "variants")
 WIDTH: Final = 120  # of a pipe
 ORDERS: Final = {
     "devices": "devices",
@@ -33,7 +33,8 @@ ORDERS: Final = {
 LISTED: Final = 8  # counts of devices that are reported one by one
 SHOWN: Final = 20  # of the Pareto set
 NOTE: Final = (
-    "needs, left: required and free memory of one rank, GiB; sent: in one optimizer step by the stage that sends most, "
+    f"needs, left: required and free memory of one rank, GiB; {AT_WORST}. "
+    "sent: in one optimizer step by the stage that sends most, "
     "GiB, and the per cent of it between nodes; Tflop: of the stage that runs most. mb, x: sequences of a micro-batch, "
     "and how many of those. idle: the share of a pipeline's schedule that a stage waits, (pp - 1) / (vpp x "
     "micro-batches + pp - 1). variants: more candidates of the same degrees that fit; the row is the first of them. "
@@ -151,7 +152,7 @@ def _padded(row: Mapping[str, Any]) -> str:
 
 
 def _figures(row: Mapping[str, Any]) -> Iterator[str]:
-    yield from (gib(row[name]) for name in ("required_bytes", "headroom_bytes", "sent_bytes"))
+    yield from (gib(row[name]) for name in ("required_bytes", "headroom_bytes", "least_headroom_bytes", "sent_bytes"))
     yield f"{100 * row['between_nodes_bytes'] / row['sent_bytes']:.0f} %" if row["sent_bytes"] else "0 %"
     yield f"{row['flops'] / 1e12:,.0f}"
     yield f"{100 * row['idle']:.0f} %"

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Literal, NamedTuple
 
-from mla_cost.language.dims import EXPERT_PARTS, TP_PARTS
+from mla_cost.language.dims import EXPERT_PARTS, HEADS, TP_PARTS
 from mla_cost.language.numbers import round_up
 
 Holder = Literal["dense", "expert"]
+
+
+class Piece(NamedTuple):
+    """A weight that is split by itself: its elements, those of its first dim, and of the second of an expert's."""
+
+    elements: int
+    rows: int
+    inner: int = 0
+
+    def padded(self, ranks: int) -> int:
+        """Elements that `ranks` hold together: the first dim padded to a multiple of them.
+
+        Of experts fewer than ranks the second dim is split instead (pytorch/torchtitan models/llama4/infra/
+        parallelize.py, apply_fsdp), which torch asks to be a multiple.
+        """
+        along = self.inner if self.inner and ranks > self.rows else self.rows
+        return self.elements // along * round_up(along, ranks)
+
+    def rearranged(self, ranks: int) -> bool:
+        """Whether what is gathered is copied once more, into the order of another dim than the first."""
+        return bool(self.inner) and ranks > self.rows
 
 
 class Held(NamedTuple):
     """One weight on a rank, `part` saying where it belongs: `layer 3`, `mtp 0`, `ends`.
 
     elements: this rank's. matrix: whether it has two dims or more, none of them a vocabulary's. over_tp: whole on every
-    rank of tp, of several. shared: another stage holds a copy. trained: an optimizer updates it.
+    rank of tp, of several. shared: another stage holds a copy. trained: an optimizer updates it. rows: the size of its
+    first dim. inner: of the second, of an expert's.
     """
 
     part: str
@@ -27,18 +51,26 @@ class Held(NamedTuple):
     over_tp: bool = False
     shared: bool = False
     trained: bool = True
+    rows: int = 1
+    inner: int = 0
+
+    @property
+    def piece(self) -> Piece:
+        """What decides how it is split by itself."""
+        return Piece(self.elements, self.rows, self.inner)
 
 
 class Flat(NamedTuple):
     """Weights of one dtype whose gradients are synchronised over the same ranks: they lie in one buffer.
 
-    matrices: how many of the elements are those of matrices.
+    matrices: how many of the elements are those of matrices. pieces: its weights, and how many there are of each.
     """
 
     holder: Holder
     dtype: str
     elements: int
     matrices: int = 0
+    pieces: tuple[tuple[Piece, int], ...] = ()
 
 
 class RankParameters(NamedTuple):
@@ -80,13 +112,28 @@ class RankParameters(NamedTuple):
         return RankParameters(own) if holder == "expert" else self._replace(trained=own)
 
 
-def placed(name: str, dims: Sequence[str], elements: int, dtype: str, tp: int) -> Held:
-    """A weight as its dims place it: a part of the experts' goes over ep and etp, any other part over tp."""
+def placed(name: str, dims: Sequence[str], elements: int, dtype: str, tp: int, sizes: Sequence[int] = (1,)) -> Held:
+    """A weight as its dims place it: a part of the experts' goes over ep and etp, any other part over tp.
+
+    sizes: of its dims. Heads and their width, where they come first, are one dim of the matrix that is kept.
+    """
     parts = {part for dim in dims for part in dim.split("+")}
     expert = not parts.isdisjoint(EXPERT_PARTS)
     whole = not expert and parts.isdisjoint(TP_PARTS)
     matrix = len(dims) > 1 and "V" not in parts
-    return Held("", name, "expert" if expert else "dense", dtype, elements, matrix, whole and tp > 1)
+    inner = sizes[1] if expert and len(sizes) > 1 else 0
+    holder: Holder = "expert" if expert else "dense"
+    return Held(
+        "",
+        name,
+        holder,
+        dtype,
+        elements,
+        matrix,
+        whole and tp > 1,
+        rows=prod(sizes[: 1 + (dims[0] in HEADS)]),
+        inner=inner,
+    )
 
 
 def rank_parameters(found: Iterable[tuple[int, Held]]) -> RankParameters:
@@ -123,15 +170,22 @@ def _elements(flats: Iterable[Flat], holder: Holder) -> int:
 
 def _flats(found: Iterable[tuple[int, Held]]) -> tuple[Flat, ...]:
     return _joined(
-        (count, Flat(held.holder, held.dtype, held.elements, held.elements * held.matrix)) for count, held in found
+        (count, Flat(held.holder, held.dtype, held.elements, held.elements * held.matrix, ((held.piece, 1),)))
+        for count, held in found
     )
 
 
 def _joined(found: Iterable[tuple[int, Flat]]) -> tuple[Flat, ...]:
     """One for each holder and dtype, in a fixed order: sums that are equal are equal objects."""
     sums: dict[tuple[Holder, str], Flat] = {}
+    pieces: dict[tuple[Holder, str], Counter[Piece]] = {}
     for count, flat in found:
         before = sums.get(flat[:2], Flat(flat.holder, flat.dtype, 0))
         elements, matrices = before.elements + count * flat.elements, before.matrices + count * flat.matrices
         sums[flat[:2]] = before._replace(elements=elements, matrices=matrices)
-    return tuple(sums[key] for key in sorted(sums) if sums[key].elements)
+        of_dtype = pieces.setdefault(flat[:2], Counter())
+        for piece, times in flat.pieces:
+            of_dtype[piece] += count * times
+    return tuple(
+        sums[key]._replace(pieces=tuple(sorted(pieces[key].items()))) for key in sorted(sums) if sums[key].elements
+    )

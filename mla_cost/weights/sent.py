@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from mla_cost.declared.states import Send
+from mla_cost.declared.states import Collective, Send
 from mla_cost.language.machine import DTYPE_BYTES
 from mla_cost.language.numbers import ceil_divide
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.weights.held import Flat, RankParameters
-from mla_cost.weights.states import DEFAULTS, StateSettings, ranks_of, require
+from mla_cost.weights.states import DEFAULTS, StateSettings, padded_elements, parts_of, require
 
 
 class StepCollective(NamedTuple):
     """One collective of the optimizer step, for one rank; payload and wire bytes are those of one of its `calls`."""
 
-    kind: Literal["all_reduce", "reduce_scatter", "all_gather"]
+    kind: Collective
     tensor: str
     axis: str
     group_size: int
@@ -37,7 +37,7 @@ def step_collectives(
     """What one rank sends per optimizer step to keep weights equal; groups of one rank send nothing and are left out.
 
     Payload and wire: all-reduce 2 (P - 1) / P x payload; reduce-scatter (P - 1) / P x payload; all-gather (P - 1) x
-    payload, the shard.
+    payload, the shard. Reduces to each part's owner: what is not the rank's own part, which the last rank has least of.
 
     Raises:
         InputError: a sharding that no pipeline has.
@@ -61,19 +61,26 @@ def _synchronised(held: RankParameters, parallel: Parallel, settings: StateSetti
     """What the sharding sends for every buffer."""
     for flat in held.trained:
         for send in settings.row.sends:
+            if send.again and not settings.given_back:
+                continue
             found = _sent(send, flat, parallel, settings)
             calls = send.times * (parallel.micro_batches if send.calls == "micro-batch" else 1)
             yield found._replace(calls=calls)
 
 
 def _sent(send: Send, flat: Flat, parallel: Parallel, settings: StateSettings) -> StepCollective:
-    axis, group = ("dp x sp" if flat.holder == "dense" else "expert_dp"), ranks_of(flat, parallel)
+    axis, group = ("dp x sp" if flat.holder == "dense" else "expert_dp"), parts_of(flat, parallel, settings)
     dtype = _dtype(send, flat, parallel, settings)
-    size, whole = DTYPE_BYTES[dtype], settings.row.padded_elements(flat.elements, group)
+    size, whole = DTYPE_BYTES[dtype], padded_elements(flat, group, settings.row)
     name = f"{flat.holder} {send.state}" + (f" of {flat.dtype}" if flat.dtype != settings.dtype else "")
+    if send.copies:
+        return _all_reduce(f"{name} over replicas", axis, settings.replicas, whole // group * size, dtype)
     if send.kind == "all_reduce":
         return _all_reduce(name, axis, group, (whole if send.padded else flat.elements) * size, dtype)
     part = whole // group
+    if send.kind == "reduce":
+        wire = min(flat.elements, (group - 1) * part) * size
+        return StepCollective(send.kind, name, axis, group, 1, flat.elements * size, wire, dtype)
     handed = part if send.kind == "all_gather" else whole
     return StepCollective(send.kind, name, axis, group, 1, handed * size, (group - 1) * part * size, dtype)
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from mla_cost.declared import defaults
 from mla_cost.declared.optimizers import OPTIMIZERS
 from mla_cost.declared.shardings import SHARDINGS
-from mla_cost.declared.states import GRADIENTS, MASTER, MOMENTS, PARTIAL, WEIGHTS, Optimizer, Sharding
+from mla_cost.declared.states import GRADIENTS, MASTER, MOMENTS, PARTIAL, WEIGHTS, Gathering, Optimizer, Sharding
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.language.machine import DTYPE_BYTES
@@ -29,7 +29,9 @@ class StateSettings(NamedTuple):
 
     sharding, optimizer: by the names of their rows. dtype: of weights that state none of their own. main_dtype: of
     master weights, `int16` for the lower halves of fp32 ones. sharded_down: down-projections are split over tp instead
-    of whole on each rank. megatron_sp: gradients of weights whole over tp are left partial.
+    of whole on each rank. megatron_sp: gradients of weights whole over tp are left partial. replicas, given_back,
+    ahead: of a sharding that splits weights: copies of all parts, whether what forward gathered is given back, units
+    gathered before their turn.
     """
 
     sharding: str = defaults.SHARDING
@@ -40,11 +42,22 @@ class StateSettings(NamedTuple):
     main_dtype: str = FULL
     sharded_down: bool = False
     megatron_sp: bool = True
+    replicas: int = 1
+    given_back: bool = True
+    ahead: int = 0
+    to_owners: bool = False
+
+    @property
+    def gathering(self) -> Gathering | None:
+        """What is alive beside activations while weights are gathered; None where every rank has them whole."""
+        gathers = self.row.gathers
+        return None if gathers is None else gathers(self.given_back, self.ahead, self.replicas > 1)
 
     @property
     def row(self) -> Sharding:
         """The row of the sharding that runs at these dtypes."""
-        return SHARDINGS[self.sharding].running(self.dtype, self.gradient_dtype)
+        row = SHARDINGS[self.sharding].running(self.dtype, self.gradient_dtype)
+        return row.reduced_to_owners() if self.to_owners else row
 
     @property
     def tensors(self) -> Optimizer:
@@ -56,6 +69,8 @@ class StateSettings(NamedTuple):
 
         fp32 weights are (NVIDIA/Megatron-LM@d98e8a64 optimizer/distrib_optimizer.py:466-469), but some clone them.
         """
+        if self.row.whole_dtype:
+            return None
         return None if weight_dtype == FULL and not self.row.clones else self.main_dtype
 
 
@@ -139,7 +154,7 @@ def states(held: RankParameters, parallel: Parallel, settings: StateSettings = D
 
     """
     require(parallel, settings)
-    items = tuple(item for flat in held.trained for item in _items(flat, ranks_of(flat, parallel), settings))
+    items = tuple(item for flat in held.trained for item in _items(flat, parts_of(flat, parallel, settings), settings))
     return States(
         weight_bytes=_named(items, WEIGHTS),
         gradient_bytes=_named(items, GRADIENTS) + _named(items, PARTIAL),
@@ -148,7 +163,7 @@ def states(held: RankParameters, parallel: Parallel, settings: StateSettings = D
         buffer_bytes=sum(flat.elements * DTYPE_BYTES[flat.dtype] for flat in held.untrained),
         padding_bytes=sum(item.padding_bytes for item in items),
         items=items,
-        step_bytes=sum(_copied_gradients(flat, ranks_of(flat, parallel), settings) for flat in held.trained),
+        step_bytes=sum(_copied_gradients(flat, parts_of(flat, parallel, settings), settings) for flat in held.trained),
     )
 
 
@@ -159,7 +174,18 @@ def bucket_bytes(settings: StateSettings) -> int:
 
 def sharding_problem(parallel: Parallel, settings: StateSettings) -> str:
     """Why states cannot be shared that way at these degrees, with the way out; empty where they can."""
-    return settings.row.one_stage.format(pp=parallel.pp) if parallel.pp > 1 else ""
+    if parallel.pp > 1 and settings.row.one_stage:
+        return settings.row.one_stage.format(pp=parallel.pp)
+    return _replicas_problem(parallel, settings) if settings.replicas > 1 else ""
+
+
+def _replicas_problem(parallel: Parallel, settings: StateSettings) -> str:
+    count, groups = settings.replicas, {"dp x sp": parallel.dense_dp, "expert_dp": parallel.expert_dp}
+    if settings.row.gathers is None:
+        others = " or ".join(name for name, row in SHARDINGS.items() if row.gathers is not None)
+        return f"replicas {count} are those of sharding {others}, and it is {settings.sharding}; change replicas to 1"
+    wrong = next((f"{axis} ({size})" for axis, size in groups.items() if size % count), None)
+    return f"replicas {count} do not divide the ranks of {wrong}; change replicas to 1" if wrong else ""
 
 
 def require(parallel: Parallel, settings: StateSettings) -> None:
@@ -179,10 +205,24 @@ def ranks_of(flat: Flat, parallel: Parallel) -> int:
     return parallel.dense_dp if flat.holder == "dense" else parallel.expert_dp
 
 
+def parts_of(flat: Flat, parallel: Parallel, settings: StateSettings) -> int:
+    """Of those ranks, the ones that share them: of one replica."""
+    return ranks_of(flat, parallel) // settings.replicas
+
+
+def padded_elements(flat: Flat, ranks: int, row: Sharding) -> int:
+    """Elements of a buffer after padding so that `ranks` share equally."""
+    if row.by_weight and flat.pieces:
+        return sum(count * piece.padded(ranks) for piece, count in flat.pieces)
+    return row.padded_elements(flat.elements, ranks)
+
+
 def _items(flat: Flat, ranks: int, settings: StateSettings) -> Iterator[StateItem]:
     """Every state of one buffer."""
     line = _Line(flat, ranks, settings.row)
     weight, gradient = DTYPE_BYTES[flat.dtype], DTYPE_BYTES[settings.gradient_dtype]
+    if settings.row.whole_dtype:
+        weight = gradient = DTYPE_BYTES[FULL]
     master = settings.master_dtype(flat.dtype)
     yield line.of(WEIGHTS, flat.elements, weight)
     yield line.of(GRADIENTS, flat.elements, gradient)
@@ -214,7 +254,7 @@ class _Line(NamedTuple):
         ranks = self.ranks if state in self.row.split else 1
         kept, least = elements, ceil_divide(elements, ranks)
         if state in self.row.split | self.row.padded:
-            kept = self.row.padded_elements(elements, self.ranks) // ranks
+            kept = padded_elements(self.flat._replace(elements=elements), self.ranks, self.row) // ranks
         return StateItem(state, self.flat.holder, kept * size, (kept - least) * size, elements, size, ranks)
 
 
@@ -224,6 +264,8 @@ def _copied_gradients(flat: Flat, ranks: int, settings: StateSettings) -> int:
     Megatron-Core at d98e8a64: optimizer/distrib_optimizer.py:2746-2792, `_copy_model_grads_to_main_grads`.
     """
     main = settings.master_dtype(flat.dtype) or flat.dtype
+    if settings.row.whole_dtype:
+        return 0
     if settings.gradient_dtype == FULL or main != FULL:
         return 0
     return _Line(flat, ranks, settings.row).of(MOMENTS, flat.elements, DTYPE_BYTES[FULL]).bytes

@@ -55,7 +55,8 @@ SIZES = {  # most of these divide: a point that is refused checks little
     "loss_chunks": pick(8, 3),
 }
 WAYS = {
-    "sharding": pick("ddp", "distributed", "zero1", "zero2"),
+    "sharding": pick("ddp", "distributed", "zero1", "zero2", "fsdp"),
+    "replicas": pick(1, 1, 1, 1, 2),
     "gradient_dtype": pick("fp32", "bf16"),
     "moment_dtype": pick("fp32", "bf16"),
     "remat": pick("none", "full", "core_attn", "mlp+core_attn", "moe", "layernorm"),
@@ -155,6 +156,24 @@ def test_what_deepspeed_sends_and_keeps_is_that_of_plans():
     found = priced(columns)
     require_plans(found)
     assert len(set(found["wire_bytes"].tolist())) == 4  # the sharding and sp decide, not what is added up in
+
+
+def test_weights_that_are_gathered_unit_by_unit():
+    columns = {
+        "sharding": ["fsdp", "fsdp", "fsdp", "ddp", "fsdp", "fsdp"],
+        "dp": [8, 16, 512, 8, 8, 8],
+        "ep": [1, 8, 1, 1, 8, 1],
+        "replicas": [1, 2, 1, 1, 1, 2],
+        "reshard": ["on", "on", "on", "on", "off", "on"],
+        "prefetch": [0, 1, 0, 0, 0, 2],
+        "gradient_dtype": ["fp32", "bf16", "fp32", "fp32", "bf16", "bf16"],
+        "remat": ["none", "full", "none", "none", "core_attn", "none"],
+        "micro_batches": [1, 4, 1, 1, 2, 3],
+    }
+    found = priced(columns, "deepseek-v2-lite", sp=1)
+    require_plans(found)
+    assert (found.status >= 0).all()
+    assert (found["peak_bytes"] > 0).all()
 
 
 def test_a_modules_projection_is_whole_or_split_as_the_profile_has_it():

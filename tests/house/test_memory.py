@@ -31,6 +31,6 @@ def test_caches_are_bounded():
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's own account of memory")
 def test_mixed_calls_stay_small(checkout):
     """A small part of `python -m tests.benchmarks.mixed 10000`, which has the same limit."""
-    run = [sys.executable, "-m", "tests.benchmarks.mixed", "150"]
+    run = [sys.executable, "-m", "tests.benchmarks.mixed", "60"]
     done = subprocess.run(run, cwd=checkout, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

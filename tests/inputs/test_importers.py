@@ -360,6 +360,10 @@ def test_the_heading_and_the_json_say_what_is_assumed(tmp_path: Path) -> None:
     assert "assumed: num_nextn_predict_layers is not in the file; taken: no MTP module" in " ".join(repr(whole).split())
     stated = mla_cost.plan(**asked, mtp=0, dims={"q_lora_rank": 1536})
     assert (stated.inputs["assumed"], "assumed:" in repr(stated)) == ({}, False)
+    swept = mla_cost.sweep(over={"sp": [1, 2]}, **asked)
+    assert swept.assumed == whole.inputs["assumed"]
+    gone_over = mla_cost.sweep(over={"mtp": [0], "dims.q_lora_rank": [1536]}, **asked)
+    assert gone_over.assumed == {}
     block = mla_cost.plan(**asked, scope="attention")
     assert set(block.inputs["assumed"]) == {"q_lora_rank"}
     assert "assumed: q_lora_rank is not in the file" in repr(block)

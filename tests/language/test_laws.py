@@ -26,11 +26,17 @@ from mla_cost.language.polynomial import Polynomial
 from mla_cost.pricing.block import BlockFigures, evaluation, figures
 from mla_cost.pricing.compile import timeline
 from mla_cost.pricing.resolve import Illegal, Point, resolve
+from tests.choosing import EXHAUSTIVE
 
 FAMILIES = ("cuda", "ascend", "rocm", "cpu", "none")
 PHASES = ("forward", "backward")
 # Equal draws make equal sums; ones and zeros change which copies exist.
 WIDTHS = st.sampled_from((1, 2, 3, 8, 12, 16, 64, 128))
+
+
+def draws(exhaustive: int) -> int:
+    """A third of them in an everyday run; draws differ from run to run."""
+    return exhaustive if EXHAUSTIVE else max(5, exhaustive // 3)
 
 
 @st.composite
@@ -137,21 +143,21 @@ def expressions(it: BlockFigures) -> dict[str, int]:
     return {name: max(int(evaluate.expression(it).subs(at)) for it in those) for name, those in sums.items()}
 
 
-@settings(max_examples=150)
+@settings(max_examples=draws(150))
 @given(questions(), st.sampled_from(FAMILIES))
 def test_ints_and_arrays_agree(question, family):
     it = figures(pointed(question), family)
     assert arrays(it) == ints(it)
 
 
-@settings(max_examples=12)
+@settings(max_examples=draws(12))
 @given(questions(), st.sampled_from(FAMILIES))
 def test_ints_and_sympy_agree(question, family):
     it = figures(pointed(question), family)
     assert expressions(it) == ints(it)
 
 
-@settings(max_examples=25)
+@settings(max_examples=draws(25))
 @given(questions())
 def test_an_explanation_is_worth_what_the_plan_counts(question):
     it = figures(pointed(question), "none")
@@ -170,7 +176,7 @@ def test_an_explanation_is_worth_what_the_plan_counts(question):
         assert reported.expression().subs(symbols(it)) == expected[quantity]
 
 
-@settings(max_examples=100)
+@settings(max_examples=draws(100))
 @given(questions(), st.sampled_from(FAMILIES))
 def test_nothing_is_ever_negative_and_all_of_it_goes(question, family):
     """Walked literally, event by event: what is left is the input, its gradient and those of the parameters."""
@@ -199,7 +205,7 @@ def test_nothing_is_ever_negative_and_all_of_it_goes(question, family):
     assert sorted(left) == sorted(["x", *(f"gradient of {name}" for name in ("x", *parameters))])
 
 
-@settings(max_examples=100)
+@settings(max_examples=draws(100))
 @given(questions(), st.sampled_from(FAMILIES))
 def test_saved_is_at_most_the_peak(question, family):
     it = figures(pointed(question), family)
@@ -209,7 +215,7 @@ def test_saved_is_at_most_the_peak(question, family):
     assert all(value >= 0 for value in ints(it).values())
 
 
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 @given(questions(degrees=st.just(1)))
 def test_one_rank_moves_nothing(question):
     it = figures(pointed(question), "none")
@@ -219,7 +225,7 @@ def test_one_rank_moves_nothing(question):
 DIVIDED = {"all_to_all": True, "reduce_scatter": True, "all_gather": False}  # whether wire is (P-1)/P, or P-1, payloads
 
 
-@settings(max_examples=100)
+@settings(max_examples=draws(100))
 @given(questions(degrees=st.integers(2, 64)))
 def test_what_is_sent_of_what_is_handed_over(question):
     it = figures(pointed(question), "none")
@@ -232,7 +238,7 @@ def test_what_is_sent_of_what_is_handed_over(question):
         assert it.at.sizes[payload] > 0
 
 
-@settings(max_examples=60)
+@settings(max_examples=draws(60))
 @given(questions(degrees=st.integers(2, 64)))
 def test_backward_is_the_transpose_of_forward(question):
     run = timeline(pointed(question).key)
@@ -241,7 +247,7 @@ def test_backward_is_the_transpose_of_forward(question):
     assert forward == sorted(c.kind for c in run.collectives if c.phase == "backward")
 
 
-@settings(max_examples=80)
+@settings(max_examples=draws(80))
 @given(questions(), st.sampled_from(FAMILIES), st.integers(2, 4))
 def test_more_tokens_never_cost_less(question, family, times):
     model, form, asked = question
@@ -303,7 +309,7 @@ def huge_questions(draw: Any) -> tuple[ModelConfig, str, PlanSettings]:
     return ModelConfig(name="huge", title="huge", dims=dims), draw(st.sampled_from(sorted(FORMS))), asked
 
 
-@settings(max_examples=150)
+@settings(max_examples=draws(150))
 @given(huge_questions())
 def test_the_exact_limit_refuses_and_never_wraps(question):
     point = resolve(*question)
@@ -332,7 +338,7 @@ def attempt(point: Point, layers: int) -> BlockFigures | None:
         return None
 
 
-@settings(max_examples=150)
+@settings(max_examples=draws(150))
 @given(huge_questions())
 def test_arrays_are_exact_or_refuse(question):
     point = resolve(*question)

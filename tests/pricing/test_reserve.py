@@ -126,6 +126,36 @@ def test_a_verdict_stands_on_the_low_end_and_tells_the_other():
     assert (replayed.status, replayed.headroom_bytes) == ("oom", -2 * MIB)
 
 
+def test_fit_search_and_sweep_tell_both_ends_as_a_plan_does():
+    asked: dict[str, Any] = {"scope": "model", "form": "explicit", "remat": "moe", "seq_len": 4096}
+    low = moonlight()
+    asked["other_memory"] = (low.least_headroom_bytes or 0) + 2 * MIB
+    plan = moonlight(other_memory=asked["other_memory"])
+    ends = (plan.headroom_bytes, -2 * MIB)
+    assert (plan.status, plan.least_headroom_bytes) == ("fits", -2 * MIB)
+    one: dict[str, Any] = {"model": "moonlight", "device": "h100-80gb"}
+    study = mla_cost.sweep(over={"ep": [8]}, **one, dp=8, **asked)
+    assert (study[0]["headroom_bytes"], study[0]["least_headroom_bytes"]) == ends
+    assert [study.to_numpy(workers=1)[name].tolist() for name in ("headroom_bytes", "least_headroom_bytes")] == [
+        [end] for end in ends
+    ]
+    axes: dict[str, Any] = dict.fromkeys(("tp", "sp", "pp", "micro_batch"), 1) | {
+        "ep": 8,
+        "sharding": "distributed",
+    }
+    del asked["scope"]
+    found = mla_cost.search(**one, devices=8, global_batch=8, **axes, **asked)
+    assert (found.results[0].headroom_bytes, found.results[0].least_headroom_bytes) == ends
+    reported = mla_cost.longest(**one, ep=8, dp=8, scope="model", **asked)["explicit"]
+    assert reported.notes[0] == f"least sp 1: {plan.reason}"
+    assert plan.reason.endswith("; 2.0 MiB short if NCCL buffers take 9.6 GiB")
+    assert (reported.min_reason or "").startswith("the worst stage fits, ")
+    assert reported.min_layout is not None
+    replayed = mla_cost.plan(**one, **{**asked, "scope": "model"}, **reported.min_layout).results[0].verdict
+    assert replayed is not None
+    assert (reported.min_reason, reported.min_least_headroom_bytes) == (replayed.reason, replayed.least_headroom_bytes)
+
+
 def test_an_override_has_no_ends():
     found = moonlight(reserve={"NCCL buffers": "1GiB"})
     assert next(item for item in found.basis if item.name == "reserve: NCCL buffers")[3:] == (None, None)

@@ -9,7 +9,7 @@ from mla_cost.inputs.catalog import model
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import executed_flops
 from mla_cost.language.polynomial import total
-from mla_cost.language.timeline import Kernel, Timeline
+from mla_cost.language.timeline import KernelRun, Timeline
 from mla_cost.pricing.compile import timeline
 from mla_cost.pricing.resolve import Point, resolve
 
@@ -27,7 +27,7 @@ def calls(found: tuple[Point, Timeline], phase: str, op: str, work: str) -> list
     """Bytes read, bytes written and the shape of every call of an op."""
     point, run = found
     values = {**point.values, "fused_workspace": 0}
-    chosen: list[Kernel] = [it for it in run.kernels if (it.phase, it.op, it.work) == (phase, op, work)]
+    chosen: list[KernelRun] = [it for it in run.kernels if (it.phase, it.op, it.work) == (phase, op, work)]
     return [
         (
             total(it.reads).at(values),

@@ -26,6 +26,7 @@ from mla_cost.pricing.resolve import Illegal, resolve
 from mla_cost.results import Verdict
 from mla_cost.studies.longest import Fit
 from mla_cost.studies.longest.bounds import divisors, largest, smallest
+from tests import choosing
 
 
 def usual(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,9 +167,7 @@ def test_the_step(sp, zigzag, step):
     assert row.seq_len_step == step
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kernel", ["eager", "eager-bmm"])
-@pytest.mark.parametrize("sp", [1, 2, 8])
+@pytest.mark.parametrize(("sp", "kernel", "form"), choosing.pairwise((1, 2, 8), ("eager", "eager-bmm"), list(FORMS)))
 def test_a_scan_of_every_length_finds_the_same(form, kernel, sp):
     """With all but a little memory taken, so that every legal length can be asked; one position per rank included."""
     asked: dict[str, Any] = {"dims": TINY, "kernel": kernel, "sp": sp, "device": "910b-64gb"}
@@ -262,13 +261,38 @@ def test_the_model_scope_tells_a_layout_that_fits_where_the_one_asked_does_not()
     assert not fits(verdict(question, row, **fewer)) if fewer["dp"] else True
 
 
+def test_the_fewest_devices_keep_to_the_idle_ceiling_of_a_search_and_name_the_search_that_looks_wider(capsys):
+    """A stage of pp waits pp - 1 of micro-batches + pp - 1 slots: a fifth from 4 (pp - 1) on, a tenth from 9."""
+    asked = {**LITE, "seq_len": 4096}
+    row = fit_of(asked, "explicit")
+    assert row.min_layout is not None
+    pp, dp = row.min_layout["pp"], row.min_layout["dp"]
+    assert (pp, row.min_layout["micro_batches"]) == (3, 8)
+    stricter = fit_of({**asked, "max_idle": 10}, "explicit").min_layout
+    assert stricter is not None
+    assert stricter["micro_batches"] == max(1, 9 * (stricter["pp"] - 1))
+    assert "waits at most 20 % (--max-idle)" in row.notes[0]
+    held = "tp 1, etp 1, virtual_stages 1, micro_batch 1, sharding distributed, remat none"
+    assert row.notes[1] == f"fewest holds {held} as asked"
+    assert row.min_devices == 6
+    assert row.wider_command == (
+        "mla-cost search --model deepseek-v2-lite --device a100-80gb --seq-len 4096 --form explicit "
+        f"--devices 3,4,5,6 --global-batch {8 * dp}"
+    )
+    narrowed = ["--tp", "1,2", "--remat", "moe", "--sharding", "ddp", "--micro-batch", "1", "--format", "json"]
+    with pytest.raises(SystemExit) as ended:
+        main([*shlex.split(row.wider_command)[1:], *narrowed])
+    assert ended.value.code == 0
+    assert json.loads(capsys.readouterr().out)["results"][0]["devices"] == 4
+
+
 def test_the_fewest_devices_say_what_they_do_to_a_step():
     """The micro-batches stated, or a global batch: 2 sequences x 4 micro-batches on dp 8 are 64 a step."""
     asked = {"micro_batch": 2, "micro_batches": 4, "sp": 1, "ep": 8, "dp": 8}
     row = fit_of({**LITE, "device": "h100-80gb", "seq_len": 4096, **asked}, "explicit")
     assert row.min_layout is not None
     dp, pp, times = (row.min_layout[name] for name in ("dp", "pp", "micro_batches"))
-    assert (dp != 8, times) == (True, max(4, pp))
+    assert (dp != 8, times) == (True, max(4, 4 * (pp - 1)))
     assert row.min_global_batch == 2 * times * dp
     assert f"fewest stands on an optimizer step of {2 * times * dp} sequences" in row.notes[0]
     del asked["micro_batches"]

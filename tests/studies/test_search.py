@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,14 +23,16 @@ import mla_cost
 from mla_cost.cli import main
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.profiles import PROFILES
+from mla_cost.errors import Problem
 from mla_cost.inputs import catalog
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.recompute import POLICIES
 from mla_cost.pricing import stage_work
 from mla_cost.studies.search import Candidate, Found, pool
-from mla_cost.studies.search.options import CHOICES, DEGREES, SearchQuestion
+from mla_cost.studies.search import miss as miss_module
+from mla_cost.studies.search.options import CHOICES, DEGREES, SearchQuestion, options, unsaid
 from mla_cost.studies.search.order import Table, each
-from mla_cost.studies.search.parallel_configs import Tally, parallel_configs
+from mla_cost.studies.search.parallel_configs import Tally, _of_search, parallel_configs
 from mla_cost.studies.search.pool import tables
 from mla_cost.studies.search.reported import candidate, checked
 from mla_cost.studies.search.result import _question
@@ -535,6 +538,47 @@ def test_where_more_devices_hold_it_that_many_are_told():
         after = planned("deepseek-v2-lite", seq_len=4096, **changed)
         assert after is not None
         assert after.status in FIT
+
+
+def test_the_ways_out_of_a_search_are_its_own():
+    """dp and micro-batches follow from what is searched, and no flag of it states them."""
+    reported = [
+        Problem("ep", "so", "change ep to 16 or dp to 32"),
+        Problem("global_batch", "so", "change global_batch to 12 and micro_batches to match"),
+        Problem("micro_batches", "so", "change micro_batches to 8"),
+        Problem("pp", "so", "change pp to 3, or state a pipeline_layout"),
+        Problem("tp", "so", "change tp to 4"),
+    ]
+    assert [_of_search(problem).way_out for problem in reported] == [
+        "change ep to 16, or ask for more devices",
+        "change global_batch to 12",
+        "change global_batch",
+        "change pp to 3",
+        "change tp to 4",
+    ]
+
+
+def _fits_from_512(_question: object, count: int, _watch: object) -> SimpleNamespace | None:
+    return SimpleNamespace(devices=count) if count >= 512 else None
+
+
+def test_a_miss_tries_powers_of_two_between(monkeypatch):
+    """Of 384 devices 768 hold it, and so do 512: eighths of 384 go past them."""
+    enough: Any = SimpleNamespace(options=SimpleNamespace(devices=(384,)))
+    monkeypatch.setattr(miss_module, "_frugal", _fits_from_512)
+    found, tried = miss_module.more_devices(enough)
+    assert found is not None
+    assert (found.devices, tried) == (512, (768, 416, 448, 480, 512))
+
+
+def test_a_search_without_a_size_says_what_it_took():
+    own = options(PlanSettings(sp=1, dp=2), {})
+    assert unsaid({}, own) == {
+        "devices": "devices is not stated; taken: 2, tp x sp x pp x dp of the plan (--devices asks for another)",
+        "global_batch": "global_batch is not stated; taken: 2, micro_batch x micro_batches x dp of the plan "
+        "(--global-batch asks for another)",
+    }
+    assert unsaid({"devices": 8, "global_batch": 8}, own) == {}
 
 
 def test_a_kernel_that_nothing_trains_is_told_with_its_reason(tiny):

@@ -294,3 +294,35 @@ def test_a_picture_names_every_kernel_of_its_panels():
     over = {"seq_len": [2048], "sp": [1], "form": "explicit,absorbed"}
     study = mla_cost.sweep("deepseek-v2-lite", "a100-80gb", over=over, ep=8, dp=8)
     assert sorted(kernels_of(study)) == ["flash", "mem-efficient"]
+
+
+def test_sent_is_of_the_stage_that_sends_most_in_a_sweep_a_plan_and_a_search_alike():
+    asked: dict[str, Any] = {"model": "deepseek-v2-lite", "form": "explicit", "device": "h100-80gb", "ep": 8, "dp": 16}
+    asked |= {"micro_batches": 4, "seq_len": 4096, "sharding": "zero1", "scope": "model", "pp": 4}
+    study = mla_cost.sweep(over={"stage": [None, 0, 3]}, **asked)
+    rows = [study[at] for at in range(len(study))]
+    (row,) = mla_cost.plan(**asked).results
+    sent = [stage.sent_bytes for stage in row.memory.stages or ()]
+    assert [each["sent_bytes"] for each in rows] == [max(sent)] * 3 == [sent[1]] * 3
+    assert [each["wire_bytes"] for each in rows] == [sent[0], sent[0], sent[3]]  # of the stage that the row is about
+    assert study.to_numpy(workers=1)["sent_bytes"].tolist() == [max(sent)] * 3
+    axes: dict[str, Any] = {
+        "tp": [1],
+        "sp": [1],
+        "pp": [4],
+        "ep": [8],
+        "micro_batch": [1],
+        "sharding": ["zero1"],
+        "remat": ["none"],
+    }
+    found = mla_cost.search(
+        "deepseek-v2-lite",
+        "h100-80gb",
+        devices=64,
+        global_batch=64,
+        seq_len=4096,
+        form="explicit",
+        max_idle=100,
+        **axes,
+    )
+    assert found.results[0].sent_bytes == max(sent)

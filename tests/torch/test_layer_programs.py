@@ -11,9 +11,16 @@ pytest.importorskip("torch")
 
 from mla_cost.checks.reference import DIMS, Spec, run_fake
 from mla_cost.language.evaluate import Evaluation, account_of
+from tests.choosing import pairwise
 from tests.program_checks import check, program
 
 TINY = replace(Spec(), dims=DIMS["tiny"], seq_len=16, ffn=48, vocab=64)
+
+
+def degrees_of(sp: int, tp: int, micro_batch: int) -> dict[str, int]:
+    return {"sp": sp, "tp": tp, "micro_batch": micro_batch}
+
+
 ATTENTION = [
     {"form": "explicit"},
     {"form": "laga"},
@@ -22,17 +29,19 @@ ATTENTION = [
     {"form": "explicit", "kernel": "flash"},
     {"form": "absorbed", "kernel": "mem-efficient"},
 ]
-DEGREES = [{"sp": sp, "tp": tp, "micro_batch": b} for sp in (1, 2) for tp in (1, 2, 4) for b in (1, 2)]
+AXES = ((1, 2), (1, 2, 4), (1, 2))  # sp, tp, micro_batch
+DEGREES = [degrees_of(*each) for each in pairwise(*AXES)]
 
 
-@pytest.mark.parametrize("degrees", DEGREES, ids=str)
-@pytest.mark.parametrize("attention", ATTENTION, ids=str)
+LAYERS = [(attention, degrees_of(*each)) for attention, *each in pairwise(ATTENTION, *AXES)]
+
+
+@pytest.mark.parametrize(("attention", "degrees"), LAYERS, ids=str)
 def test_a_dense_layer(attention: dict[str, Any], degrees: dict[str, Any]) -> None:
     check(replace(TINY, layer="dense", **attention, **degrees))
 
 
-@pytest.mark.parametrize("degrees", DEGREES, ids=str)
-@pytest.mark.parametrize("attention", ATTENTION, ids=str)
+@pytest.mark.parametrize(("attention", "degrees"), LAYERS, ids=str)
 def test_a_layer_whose_down_projections_are_sharded(attention: dict[str, Any], degrees: dict[str, Any]) -> None:
     check(replace(TINY, layer="dense", sharded_down=True, **attention, **degrees))
     no_rope = replace(TINY.dims, rope=0, q_lora_rank=None)
@@ -60,24 +69,31 @@ def test_losses_that_are_not_plain_torch(degrees: dict[str, Any]) -> None:
         assert sum(reduced) == sum(call.payload_bytes for call in called)
 
 
-@pytest.mark.parametrize("shared_ffn", [0, 32])
-@pytest.mark.parametrize("ep", [1, 2, 4])
-@pytest.mark.parametrize("degrees", DEGREES, ids=str)
+def laid_out(sp: int, tp: int, experts: int) -> bool:
+    """The executor lays expert ranks over whole groups."""
+    return max(sp * tp, experts) % min(sp * tp, experts) == 0
+
+
+SHARED = [
+    (degrees_of(*each), ep, shared_ffn)
+    for *each, ep, shared_ffn in pairwise(*AXES, (1, 2, 4), (0, 32))
+    if laid_out(each[0], each[1], ep)
+]
+DIVIDED = [
+    (degrees_of(*each), ep, etp)
+    for *each, ep, etp in pairwise(*AXES, (1, 2), (2, 4))
+    if laid_out(each[0], each[1], ep * etp)
+]
+
+
+@pytest.mark.parametrize(("degrees", "ep", "shared_ffn"), SHARED, ids=str)
 def test_an_expert_layer(degrees: dict[str, Any], ep: int, shared_ffn: int) -> None:
-    ranks = degrees["sp"] * degrees["tp"]
-    if max(ranks, ep) % min(ranks, ep):
-        pytest.skip("the executor lays expert ranks over whole groups")
     widths: dict[str, Any] = {"experts": 8, "experts_per_token": 2, "expert_ffn": 16, "shared_ffn": shared_ffn}
     check(replace(TINY, layer="moe", ep=ep, **widths, **degrees))
 
 
-@pytest.mark.parametrize("etp", [2, 4])
-@pytest.mark.parametrize("ep", [1, 2])
-@pytest.mark.parametrize("degrees", DEGREES, ids=str)
+@pytest.mark.parametrize(("degrees", "ep", "etp"), DIVIDED, ids=str)
 def test_an_expert_layer_whose_experts_are_divided(degrees: dict[str, Any], ep: int, etp: int) -> None:
-    ranks = degrees["sp"] * degrees["tp"]
-    if max(ranks, ep * etp) % min(ranks, ep * etp):
-        pytest.skip("the executor lays expert ranks over whole groups")
     widths: dict[str, Any] = {"experts": 8, "experts_per_token": 2, "expert_ffn": 16, "shared_ffn": 32}
     check(replace(TINY, layer="moe", ep=ep, etp=etp, **widths, **degrees))
 

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from mla_cost.checks.reference import DIMS, Spec
+from tests.choosing import pairwise
 from tests.program_checks import check
 
 TINY = replace(Spec(), dims=DIMS["tiny"], seq_len=16, ffn=48)
@@ -21,30 +22,22 @@ ATTENTION: list[dict[str, Any]] = [
 ]
 
 
-def cells(layer: str, policies: tuple[str, ...], degrees: list[dict[str, Any]]) -> list[Any]:
+def cells(layer: str, policies: tuple[str, ...], second: str) -> list[Any]:
+    """Every two of an attention, a policy, sp and a second degree together."""
     return [
         pytest.param(
-            replace(TINY, layer=layer, remat=remat, **attention, **degree),
-            id="-".join(map(str, (*attention.values(), *degree.values(), remat))),
+            replace(TINY, layer=layer, remat=remat, sp=sp, **attention, **{second: degree}),
+            id="-".join(map(str, (*attention.values(), sp, degree, remat))),
         )
-        for attention in ATTENTION
-        for degree in degrees
-        for remat in policies
+        for attention, remat, sp, degree in pairwise(ATTENTION, policies, (1, 2), (1, 2))
     ]
 
 
-@pytest.mark.parametrize(
-    "spec", cells("attention", ("full", "core_attn"), [{"sp": sp, "micro_batch": b} for sp in (1, 2) for b in (1, 2)])
-)
+@pytest.mark.parametrize("spec", cells("attention", ("full", "core_attn"), "micro_batch"))
 def test_an_attention_block(spec: Spec) -> None:
     check(spec)
 
 
-@pytest.mark.parametrize(
-    "spec",
-    cells(
-        "dense", ("full", "core_attn", "mlp", "core_attn+mlp"), [{"sp": sp, "tp": tp} for sp in (1, 2) for tp in (1, 2)]
-    ),
-)
+@pytest.mark.parametrize("spec", cells("dense", ("full", "core_attn", "mlp", "core_attn+mlp"), "tp"))
 def test_a_dense_layer(spec: Spec) -> None:
     check(spec)

@@ -14,6 +14,7 @@ from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import Event
 from mla_cost.pricing.block import evaluation, figures
 from mla_cost.pricing.resolve import Illegal
+from tests.choosing import EXHAUSTIVE
 from tests.language.test_laws import FAMILIES, questions
 
 with_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -111,7 +112,7 @@ class Stack:
         return sum(size for key, size in self.live.items() if self.kinds is not None or not self.of_parameter(key))
 
 
-@settings(max_examples=80)
+@settings(max_examples=80 if EXHAUSTIVE else 25)
 @given(questions(largest=6), st.sampled_from(FAMILIES), st.integers(2, 6))
 def test_the_closed_form_is_the_walk(question, family, layers):
     model, form, asked = question

@@ -287,6 +287,20 @@ def test_deepspeed_all_reduces_gradients_in_the_weights_dtype(
     assert sent["all_gather", "expert_dp"][3:7] == (4, 1, 512 // 4 * 2, 3 * (512 // 4) * 2)
 
 
+# DeepSpeed at 38327e07, zero/stage_1_and_2.py:1126-1149 and 1490-1521: each slice of a bucket is reduced to its owner
+def test_gradients_that_are_reduced_to_their_owners_are_sent_but_for_a_ranks_own() -> None:
+    settings = StateSettings(sharding="zero2", gradient_dtype="bf16", to_owners=True)
+    sent = step_collectives(plain(1001, 3), Parallel(dp=8, ep=2, micro_batches=5), settings)
+    reduced = {it.axis: it for it in sent if it.kind == "reduce"}
+    # parts of 126 (1008 in all): the last rank owns 119 and sends the 882 of the others
+    assert reduced["dp x sp"][3:7] == (8, 5, 2 * 1001, 2 * 7 * 126)
+    assert reduced["expert_dp"][3:7] == (4, 5, 2 * 3, 2 * 3)  # parts of 2 hold 3 elements: the last rank owns none
+    (kept, _) = step_collectives(
+        plain(1001), Parallel(dp=8), settings._replace(sharding="zero1", gradient_dtype="fp32")
+    )
+    assert kept.kind == "all_reduce"  # BF16_Optimizer
+
+
 def test_bf16_weights_that_zero1_adds_up_in_fp32_keep_both_gradients_in_no_bucket_and_reduce_the_padding_too() -> None:
     """runtime/bf16_optimizer.py:148-166 (flat weights and fp32 gradients of padded size), 69, 387 (bf16 ones stay)."""
     settings = StateSettings(sharding="zero1", gradient_dtype="fp32")
@@ -323,6 +337,9 @@ def test_a_models_gradients_are_all_reduced_where_deepspeed_shards() -> None:
         assert (found.count, found.dtype) == (times, "bf16")
         assert found.wire_bytes == times * 2 * 15 * (2 * dense // 16)
         assert ("reduce_scatter", "dense gradients") not in sent
+    given = {**asked, "kernel": "flash", "sharding": "zero1", "gradient_dtype": "bf16", "scope": "model", "device": ()}
+    owned = mla_cost.sweep(over={"multi_rank_bucket_allreduce": ["on", "off"]}, **given).to_numpy(workers=1)
+    assert owned["wire_dp_bytes"].tolist() == [15 * 2 * dense // 16 * times for times in (3, 2)]  # and what is gathered
 
 
 def test_an_embedding_copy_is_summed_over_its_two_stages() -> None:

@@ -5,7 +5,6 @@ Every stage starts from the parameters that one process with all parts is initia
 
 from __future__ import annotations
 
-import multiprocessing
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +13,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import start_processes
 
 from mla_cost.checks.reference.forms import initialise
 from mla_cost.checks.reference.pipeline import MTP, ChunkModule, PipelineSpec, StageModule, stand_gradients
-from mla_cost.checks.reference.ranks import TIMEOUT
+from mla_cost.checks.reference.ranks import TIMEOUT, start_ranks
 from mla_cost.checks.reference.tp import make_groups
 
 
@@ -55,8 +53,7 @@ def run_pipelines(pipelines: Sequence[PipelineSpec], seed: int = 0) -> list[Pipe
             raise ValueError("here a stage is one rank: sp, tp and ep of its layers are 1")
     with tempfile.TemporaryDirectory() as folder:
         ranks = max(pipeline.stages for pipeline in pipelines)
-        multiprocessing.set_forkserver_preload(["torch", __name__])
-        start_processes(_rank_main, (ranks, list(pipelines), seed, folder), nprocs=ranks, start_method="forkserver")
+        start_ranks(_rank_main, ranks, list(pipelines), seed, folder)
         # Written by our own rank 0 a moment ago, and it holds our dataclasses.
         runs: list[PipelineRun] = torch.load(Path(folder) / "runs", weights_only=False)
     return runs

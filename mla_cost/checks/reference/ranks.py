@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -56,12 +56,20 @@ def run_ranks(specs: Sequence[Spec], seed: int = 0) -> list[RankRun]:
     """Run every spec on as many processes as it asks for; one launch for all of them."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = max(spec.ranks for spec in specs)
-        # Ranks are forked from a server that has torch loaded: starting eight takes one import, not eight.
-        multiprocessing.set_forkserver_preload(["torch", __name__])
-        start_processes(_rank_main, (ranks, list(specs), seed, folder), nprocs=ranks, start_method="forkserver")
+        start_ranks(_rank_main, ranks, list(specs), seed, folder)
         # Written by our own rank 0 a moment ago, and it holds our dataclasses.
         runs: list[RankRun] = torch.load(Path(folder) / "runs", weights_only=False)
     return runs
+
+
+def start_ranks(main: Callable[..., None], ranks: int, *arguments: object) -> None:
+    """Run `main(rank, ranks, *arguments)` in as many processes as ranks, and wait for all of them.
+
+    They are forked from a server that has imported torch, with what its first backward under a dispatch mode imports:
+    eight ranks then take one import, not eight.
+    """
+    multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", __name__])
+    start_processes(main, (ranks, *arguments), nprocs=ranks, start_method="forkserver")
 
 
 def _relative(tensor: Tensor, reference: Tensor) -> float:

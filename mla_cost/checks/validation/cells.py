@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
+from heapq import heapify, heappop, heappush
 from itertools import chain, combinations, cycle, product
 from typing import Any, Literal
 
 from mla_cost.checks.reference.spec import DIMS, SETTINGS, Dims, Spec
+from mla_cost.checks.reference.spec import SCHEMES as EXECUTED
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
@@ -49,6 +51,12 @@ def pairings() -> list[Pairing]:
         schemes = [declared.scheme] if isinstance(declared, Pair) else list(SCHEMES)
         found += [(form, None if s == declared.scheme else s) for s in schemes if _made(form=form, scheme=s, sp=1)]
     return [pair for pair in found if not _renamed_pair(pair)]
+
+
+def _both() -> list[str]:
+    """The schemes that the executor runs, and those that the model tries unasked."""
+    run = {scheme for schemes in EXECUTED.values() for scheme in schemes}
+    return [name for name, scheme in SCHEMES.items() if scheme.offered or name in run]
 
 
 def _renamed_pair(pair: Pairing) -> bool:
@@ -99,8 +107,8 @@ def settings_of(kernel: str) -> list[dict[str, Any]]:
 def fake_cells(size: Size) -> list[Spec]:
     """The cells whose memory, traffic and flops are compared on fake tensors.
 
-    full: all there are, and the cross product. default: of each group the cells that show two values together which no
-    cell before them shows. quick: each third of those.
+    full: all there are, and the cross product. default: of each group few cells that show every two values together
+    that the group shows. quick: each third of those.
     """
     if size == "full":
         return list(dict.fromkeys([*chain(*groups()), *_crossed()]))
@@ -114,15 +122,26 @@ def groups() -> tuple[list[Spec], ...]:
 
 
 def covering(cells: Iterable[Spec]) -> list[Spec]:
-    """The cells, in order, that show some two values of two fields together for the first time."""
+    """Few of the cells, in order, that together show every two values of two fields that all of them show.
+
+    The cell that shows most of what is not shown yet is taken first. What a cell adds only falls, so one that still
+    adds no less than the next was last known to add is the best there is.
+    """
+    offered = list(cells)
+    shown = [pairs_of(spec) for spec in offered]
+    waiting = [(-len(pairs), at) for at, pairs in enumerate(shown)]
+    heapify(waiting)
     seen: set[tuple[object, object]] = set()
-    found = []
-    for spec in cells:
-        shown = pairs_of(spec)
-        if not shown <= seen:
-            found.append(spec)
-            seen |= shown
-    return found
+    taken: list[int] = []
+    while waiting:
+        at = heappop(waiting)[1]
+        added = len(shown[at] - seen)
+        if waiting and added < -waiting[0][0]:
+            heappush(waiting, (-added, at))
+        elif added:
+            taken.append(at)
+            seen |= shown[at]
+    return [offered[at] for at in sorted(taken)]
 
 
 def pairs_of(spec: Spec) -> set[tuple[object, object]]:
@@ -276,7 +295,7 @@ def rank_cells(size: Size, ranks: int) -> list[Spec]:
 def refusable() -> Iterator[dict[str, Any]]:
     """Every form, scheme and kernel together, on one rank, some, and a number that divides nothing."""
     for form, declared in FORMS.items():
-        for scheme in [None] if isinstance(declared, Pair) else SCHEMES:
+        for scheme in [None] if isinstance(declared, Pair) else _both():
             for kernel in KERNELS:
                 yield from (
                     {"form": form, "scheme": scheme, "kernel": kernel, "dims": dims, "seq_len": 16, "sp": sp}

@@ -23,6 +23,9 @@ from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.placement import stages
 from mla_cost.mesh.schedule import PassInFlight, passes, passes_in_order
 from mla_cost.pricing.stage import ChunkCost, Look, Segments, during
+from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
+from mla_cost.pricing.units import unit_of
+from mla_cost.weights.states import StateSettings
 
 LETTERS = {"embedding": "E", "dense": "t", "moe": "t", "head": "L"}
 SETTINGS = (
@@ -94,25 +97,37 @@ def _stated(pipeline: PipelineSpec, stage: int) -> bool:
     return any(replace(spec, layer=layer, ep=1, remat="none").by_construction for layer in layers)
 
 
-def model_side(pipeline: PipelineSpec, look: Look) -> tuple[Parallel, list[list[ChunkCost]]]:
-    """The degrees of a cell, and what the chunks of each stage cost."""
-    model = _model(pipeline)
+def model_side(
+    pipeline: PipelineSpec, look: Look, keeping: StateSettings | None = None, dp: int = 1
+) -> tuple[Parallel, list[list[ChunkCost]]]:
+    """The degrees of a cell, and what the chunks of each stage cost. keeping: of weights gathered unit by unit."""
+    model = model_of(pipeline)
     parallel = Parallel(
         tp=pipeline.layers.tp,
         sp=pipeline.layers.sp,
         pp=pipeline.stages,
         ep=pipeline.layers.ep,
+        dp=dp,
         micro_batches=pipeline.micro_batches,
         schedule=SCHEDULES.get(pipeline.order),
         layout="|".join("".join(LETTERS.get(layer, "m") for layer in part) for part in pipeline.parts),
     )
     given = {field: getattr(pipeline.layers, field) for field in SETTINGS}
-    segments = Segments(model, pipeline.layers.form, PlanSettings.model_validate(given), look)
+    settings = PlanSettings.model_validate({**given, "vocab_multiple": 1})
+    weights = RankWeights(model, WeightsAsked.of(pipeline.layers.form, settings))
+    segments = Segments(
+        model,
+        pipeline.layers.form,
+        settings,
+        look,
+        gathering=keeping and keeping.gathering,
+        unit=keeping and (lambda layer: unit_of(weights.unit(layer), parallel, keeping)),
+    )
     laid_out = stages(parallel, model.num_layers or 0, model.num_mtp_layers or 0)
     return parallel, [[segments.chunk(chunk) for chunk in chunks] for chunks in laid_out]
 
 
-def _model(pipeline: PipelineSpec) -> ModelConfig:
+def model_of(pipeline: PipelineSpec) -> ModelConfig:
     spec, dims = pipeline.layers, pipeline.layers.dims
     names = [layer for part in pipeline.parts for layer in part]
     return ModelConfig(

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
 
 from mla_cost.errors import InputError
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.placement import even_layout
+from mla_cost.mesh.schedule import idle
 from mla_cost.pricing.resolve import Illegal
+from mla_cost.pricing.whole_model import parallel_of
 from mla_cost.studies.longest.bounds import divisors, smallest
 from mla_cost.studies.longest.needs import FitQuestion, ModelNeeds
 from mla_cost.weights.held import RankParameters
 
 MOST_DEVICES = 2**20
 MOST_DEGREE = 2**16
+MOST_DOUBLED = 10  # micro-batches for a pipeline are at most so many times doubled from its stages
 
 
 Watch = Callable[[str, int, int], None]
@@ -56,9 +61,10 @@ def fewest(question: FitQuestion, step: Callable[[int], int], watch: Watch) -> L
     """The layout of the fewest devices that fits; step: what divides a legal length at a degree sp.
 
     A pipeline has at least as many micro-batches as stages, so that what is reported to fit still fits in a full
-    schedule. dp is bisected, or where a global batch is stated gone through among what divides it: more of it spreads
-    optimizer states over more ranks and changes nothing else of a rank's memory but the padding of those states, less
-    than one part in a million of them.
+    schedule, and enough of them that a stage waits no more than a search allows.
+    dp is bisected, or where a global batch is stated gone through among what divides it: more of it spreads optimizer
+    states over more ranks and changes nothing else of a rank's memory but the padding of those states, less than one
+    part in a million of them.
     """
     needs = ModelNeeds(question)
     best: Layout | None = None
@@ -127,14 +133,35 @@ def _least_dp(needs: ModelNeeds, degrees: _Degrees, most: int) -> int | None:
 def _multiples(question: FitQuestion, degrees: _Degrees, most: int) -> Sequence[int]:
     """How many times dp_step may be taken: any, or what leaves a full pipeline's share of the global batch."""
     if question.global_batch is None:
-        return range(1, most + 1)
+        return range(1, most + 1) if least_micro_batches(question, degrees.pp) else []
     share, rest = divmod(question.global_batch, question.settings.micro_batch * degrees.dp_step)
-    return [] if rest else [times for times in divisors(share, most) if share // times >= degrees.pp]
+    least = least_micro_batches(question, degrees.pp)
+    return [] if rest or least is None else [times for times in divisors(share, most) if share // times >= least]
+
+
+def least_micro_batches(question: FitQuestion, pp: int) -> int | None:
+    """The fewest that fill a pipeline and leave its stages waiting no more than the question allows; None: none do."""
+    parallel = parallel_of(question.settings)._replace(pp=pp, layout=None, first_layers=None, last_layers=None)
+    return _least_micro_batches(parallel._replace(tp=1, sp=1, ep=1, etp=1, dp=1, micro_batches=1), question.max_idle)
+
+
+@lru_cache(maxsize=1024)
+def _least_micro_batches(parallel: Parallel, max_idle: int) -> int | None:
+    unit = parallel.group if parallel.virtual_stages > 1 else 1
+    first = -(-parallel.pp // unit)
+
+    def quick(groups: int) -> bool:
+        waits, slots = idle(parallel._replace(micro_batches=(first - 1 + groups) * unit))
+        return 100 * waits <= max_idle * slots
+
+    last = next((first << doubled for doubled in range(MOST_DOUBLED) if quick(first << doubled)), 0)
+    found = smallest(quick, last)
+    return None if found is None else (first - 1 + found) * unit
 
 
 def _layout(question: FitQuestion, degrees: _Degrees, times: int) -> Layout:
     settings, dp = question.settings, degrees.dp_step * times
-    each = max(settings.micro_batches, degrees.pp)
+    each = max(settings.micro_batches, least_micro_batches(question, degrees.pp) or degrees.pp)
     if question.global_batch is not None:
         each = question.global_batch // (settings.micro_batch * dp)
     sizes = (degrees.unit * times, degrees.sp, degrees.pp, degrees.ep, dp)

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
+from mla_cost.declared import defaults
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
@@ -16,10 +17,10 @@ from mla_cost.pricing import verdicts, whole_model
 from mla_cost.pricing.block import figures
 from mla_cost.pricing.persistent import persistent_buffers
 from mla_cost.pricing.resolve import Illegal, Point, resolve
-from mla_cost.pricing.stage import ChunkCost, Segments, activations, as_allocated
+from mla_cost.pricing.stage import ChunkCost, Segments, activations
 from mla_cost.pricing.stage_layers import layer_name
 from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
-from mla_cost.pricing.whole_model import StageCost, parallel_of, state_settings
+from mla_cost.pricing.whole_model import StageCost, parallel_of, segments_of, state_settings
 from mla_cost.results import Verdict
 from mla_cost.weights.held import RankParameters
 from mla_cost.weights.parameters import LayerKind, layer_kinds
@@ -30,6 +31,7 @@ class FitQuestion(NamedTuple):
     """One form of a model on one device; the settings name a kernel. shared: what several questions look up.
 
     global_batch: sequences of an optimizer step; None where nobody said, and a pipeline is then taken to be full.
+    max_idle: per cent of its schedule that a stage of the fewest devices may wait, as in a search.
     """
 
     model: ModelConfig
@@ -38,6 +40,7 @@ class FitQuestion(NamedTuple):
     settings: PlanSettings
     shared: dict[Hashable, Any]
     global_batch: int | None = None
+    max_idle: int = defaults.MAX_IDLE
 
 
 class Needs(Protocol):
@@ -181,13 +184,18 @@ class ModelNeeds:
     def _layers_key(self, settings: PlanSettings) -> Hashable:
         """All that the cost of a layer depends on, of what a question leaves open."""
         which = (self.question.form, settings.kernel, settings.value_padding, self.question.device.family)
-        return (*which, settings.seq_len, settings.sp, settings.tp, settings.ep)
+        own = (*which, settings.seq_len, settings.sp, settings.tp, settings.ep)
+        if state_settings(settings).gathering is None:
+            return own
+        degrees = parallel_of(settings)
+        return (*own, degrees.dense_dp, degrees.expert_dp)
 
     def _segments(self, settings: PlanSettings) -> Segments:
-        model, device, form, _, shared, _ = self.question
+        model, device, form, _, shared = self.question[:5]
         key = ("segments", self._layers_key(settings))
         if key not in shared:
-            shared[key] = Segments(model, form, settings, as_allocated(device.family), self._kinds)
+            weights = self._weights(WeightsAsked.of(form, settings))
+            shared[key] = segments_of(model, form, settings, device.family, weights)
         found: Segments = shared[key]
         return found
 

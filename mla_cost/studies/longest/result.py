@@ -12,12 +12,12 @@ from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
 from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
-from mla_cost.inputs.command import command_of
+from mla_cost.inputs.command import command_of, search_command
 from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.automatic import with_kernel
 from mla_cost.pricing.resolve import Illegal, named
-from mla_cost.results import Status
+from mla_cost.results import Plan, Status, Verdict
 from mla_cost.studies.longest.bounds import divisors, largest
 from mla_cost.studies.longest.fewest import MOST_DEGREE, Layout, Watch, fewest, unwatched
 from mla_cost.studies.longest.needs import FitQuestion, Needs, needs_of, room
@@ -29,6 +29,7 @@ SCHEMA = "mla-cost/fit/1"
 MAX_SEQ_LEN = 16_777_216
 LARGEST_MAX_SEQ_LEN = 2**30
 MAX_BATCH = 2**20
+HELD = ("tp", "etp", "virtual_stages", "micro_batch", "sharding", "remat")  # where the fewest devices are looked for
 LimitedBy = Literal["memory", "max_seq_len", "kernel", "illegal"]
 
 
@@ -40,8 +41,11 @@ class Fit(NamedTuple):
     on the device; `illegal`, where no program exists. min_sp, min_devices: for target_seq_len tokens, None where
     nothing fits; min_layout: the degrees that take min_devices. required_bytes: at max_seq_len;
     next_required_bytes: at the next legal length, which does not fit (None: it is not asked or past exact numbers).
-    min_sp_status, min_status: whether that fits or is tight; min_headroom_bytes: what min_layout leaves;
-    min_global_batch: sequences of an optimizer step there; min_command: what plans it. notes: what it stands on.
+    min_sp_status, min_status: whether that fits or is tight; min_reason: its verdict's, as plan gives it;
+    min_headroom_bytes: what min_layout leaves; min_least_headroom_bytes: where libraries take the most that they may;
+    min_global_batch: sequences of an optimizer step there; min_command: what plans it;
+    command: what plans max_seq_len; wider_command: the search over
+    what was held. notes: what it stands on.
     """
 
     form: str
@@ -66,6 +70,22 @@ class Fit(NamedTuple):
     min_headroom_bytes: int | None = None
     min_global_batch: int | None = None
     min_command: str | None = None
+    min_reason: str | None = None
+    min_least_headroom_bytes: int | None = None
+    wider_command: str | None = None
+    command: str | None = None
+
+    def plan(self) -> Plan | None:
+        """The plan of the longest sequence that fits, as `command` prices it; None where none does."""
+        from mla_cost.studies.planned import plan_of
+
+        return None if self.command is None else plan_of(self.command)
+
+    def min_plan(self) -> Plan | None:
+        """The plan of the fewest devices, as `min_command` prices it; None where none fits."""
+        from mla_cost.studies.planned import plan_of
+
+        return None if self.min_command is None else plan_of(self.min_command)
 
 
 class Fits:
@@ -132,6 +152,7 @@ def longest(
     max_seq_len: int = MAX_SEQ_LEN,
     zigzag: bool = False,
     global_batch: int | None = None,
+    max_idle: int = defaults.MAX_IDLE,
     dims: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Fits:
@@ -142,8 +163,8 @@ def longest(
     as for
     `plan`; scope "attention" prices one block or `layers` of them, "model" the worst stage. At the model scope the
     fewest devices are looked for over sp, pp, ep and dp at the tp asked, with the micro-batches of global_batch
-    (sequences of an optimizer step), or where nobody said, at least as many as stages. Raises `mla_cost.InputError` for
-    bad input.
+    (sequences of an optimizer step), or where nobody said, as many as leave a stage waiting at most max_idle per cent
+    of its schedule, as a search has it. Raises `mla_cost.InputError` for bad input.
 
     >>> import mla_cost
     >>> found = mla_cost.longest(device="910b-64gb", scope="attention", kernel="eager", sp=8, seq_len=65536)
@@ -155,7 +176,13 @@ def longest(
     given = api._given(model, device, form, dims, settings)
     if not isinstance(zigzag, bool):
         raise InputError("must be true or false", field="zigzag", value=zigzag)
-    return of(validated(PlanSettings, given), max_seq_len=max_seq_len, zigzag=zigzag, global_batch=global_batch)
+    return of(
+        validated(PlanSettings, given),
+        max_seq_len=max_seq_len,
+        zigzag=zigzag,
+        global_batch=global_batch,
+        max_idle=max_idle,
+    )
 
 
 def of(
@@ -164,6 +191,7 @@ def of(
     max_seq_len: int = MAX_SEQ_LEN,
     zigzag: bool = False,
     global_batch: int | None = None,
+    max_idle: int = defaults.MAX_IDLE,
     watch: Watch = unwatched,
 ) -> Fits:
     """Answer for the settings of a plan; its seq_len is the target.
@@ -171,15 +199,17 @@ def of(
     global_batch: sequences of an optimizer step. Without it and without micro_batches, as many micro-batches as stages.
     watch: hears now and then what is going on, how much is done, and of how much.
     """
+    if type(max_idle) is not int or not 0 <= max_idle <= 100:
+        raise InputError("out of range", field="max_idle", value=max_idle, allowed="a whole number from 0 to 100")
     settings = _batched(api._for_scope(settings), global_batch)
     model = api.model_with_dims(settings)
     devices = [catalog.device(name) for name in settings.device]
     _require(settings, max_seq_len, _step(settings, settings.sp, zigzag))
     _require_target(settings, zigzag)
     shared: dict[Hashable, Any] = {}
-    search = _Search(model, settings, max_seq_len, zigzag, shared, global_batch, watch)
+    search = _Search(model, settings, max_seq_len, zigzag, shared, global_batch, max_idle, watch)
     results = tuple(search.fit(device, form) for device in devices for form in settings.form)
-    own = {"max_seq_len": max_seq_len, "zigzag": zigzag, "global_batch": global_batch}
+    own = {"max_seq_len": max_seq_len, "zigzag": zigzag, "global_batch": global_batch, "max_idle": max_idle}
     return Fits(_inputs(settings, model, devices, own), results)
 
 
@@ -285,16 +315,17 @@ class _Search(NamedTuple):
     zigzag: bool
     shared: dict[Hashable, Any]
     global_batch: int | None
+    max_idle: int
     watch: Watch
 
     def fit(self, device: DeviceConfig, form: str) -> Fit:
         """One form on one device."""
         settings, _ = with_kernel(self.model, device, form, self.settings)
-        question = FitQuestion(self.model, device, form, settings, self.shared, self.global_batch)
+        question = FitQuestion(self.model, device, form, settings, self.shared, self.global_batch, self.max_idle)
         found = self.longest(question)
-        least_sp, status, layout = None, None, None
+        least_sp, least, layout = None, None, None
         if found.limited_by != "kernel":
-            least_sp, status = self.least_sp(question)
+            least_sp, least = self.least_sp(question)
             layout = self.fewest(question, least_sp)
         smallest = _smallest(question, layout) if layout else {}
         return Fit(
@@ -314,10 +345,22 @@ class _Search(NamedTuple):
             next_required_bytes=found.following,
             usable_bytes=found.usable,
             reason=found.reason,
-            notes=tuple(self._batch(settings, layout)) if layout and settings.scope == "model" else (),
-            min_sp_status=status,
+            notes=tuple(self._notes(settings, least_sp, least, layout)),
+            min_sp_status=least.status if least else None,
+            wider_command=self.wider(device, form, layout) if layout and settings.scope == "model" else None,
+            command=_planned(settings, device, form, found.max_seq_len),
             **smallest,
         )
+
+    def _notes(
+        self, settings: PlanSettings, least_sp: int | None, least: Verdict | None, layout: Layout | None
+    ) -> Iterator[str]:
+        """What the answers stand on."""
+        if least is not None and (least.status == "tight" or (least.least_headroom_bytes or 0) < 0):
+            yield f"least sp {least_sp}: {least.reason}"
+        if layout and settings.scope == "model":
+            yield from self._batch(settings, layout)
+            yield f"fewest holds {', '.join(f'{name} {getattr(settings, name)}' for name in HELD)} as asked"
 
     def _batch(self, settings: PlanSettings, layout: Layout) -> Iterator[str]:
         """What the fewest devices stand on: the sequences of a step, and who said so."""
@@ -327,9 +370,20 @@ class _Search(NamedTuple):
         if self.global_batch is not None:
             yield f"{made}, as --global-batch has it"
         elif times > settings.micro_batches or settings.micro_batches == layout.pp:
-            yield f"{made}, the least that fills pp {layout.pp}; state the batch of your run with --global-batch"
+            filled = f"the least with which a stage of pp {layout.pp} waits at most {self.max_idle} % (--max-idle)"
+            yield f"{made}, {filled}; state the batch of your run with --global-batch"
         else:
             yield f"{made}, micro_batches as stated; --global-batch states the whole step instead"
+
+    def wider(self, device: DeviceConfig, form: str, layout: Layout) -> str | None:
+        """The search over what fit holds, on fewer devices: these, and five, six and seven eighths and half of them."""
+        counts = sorted({max(1, layout.devices * eighths // 8) for eighths in (4, 5, 6, 7, 8)})
+        if len(counts) == 1:
+            return None
+        batch = self.global_batch or _power_of_two(self.settings.micro_batch * layout.micro_batches * layout.dp)
+        own = {} if self.max_idle == defaults.MAX_IDLE else {"max_idle": self.max_idle}
+        asked = self.settings.model_copy(update={"device": (device.name,), "form": (form,)})
+        return search_command(asked, devices=",".join(map(str, counts)), global_batch=batch, **own)
 
     def step(self, sp: int) -> int:
         """What divides a legal length."""
@@ -364,17 +418,17 @@ class _Search(NamedTuple):
             return _Longest(last * step, "max_seq_len", "longer ones are not tried", required, None, usable)
         return _Longest(times * step, "memory", "", required, following, usable)
 
-    def least_sp(self, question: FitQuestion) -> tuple[int | None, Status | None]:
-        """The least sp that holds the target, everything else as asked. Needs do not fall with sp alone: a scan."""
+    def least_sp(self, question: FitQuestion) -> tuple[int | None, Verdict | None]:
+        """The least sp that holds the target, all else as asked, with its verdict. Needs may rise with sp: a scan."""
         needs, settings = needs_of(question), question.settings
         for sp in self.degrees():
             asked = settings.model_copy(update={"sp": sp})
             try:
-                status = needs.verdict(asked).status
+                found = needs.verdict(asked)
             except Illegal:
                 continue
-            if status in {"fits", "tight"}:
-                return sp, status
+            if found.status in {"fits", "tight"}:
+                return sp, found
         return None, None
 
     def degrees(self) -> list[int]:
@@ -387,6 +441,16 @@ class _Search(NamedTuple):
         if question.settings.scope == "model":
             return fewest(question, self.step, self.watch)
         return None if least_sp is None else Layout(least_sp, least_sp, 1, 1, 1)
+
+
+def _planned(settings: PlanSettings, device: DeviceConfig, form: str, seq_len: int | None) -> str | None:
+    """What plans a length; None where there is none."""
+    named = {"device": (device.name,), "form": (form,), "seq_len": seq_len}
+    return None if seq_len is None else command_of(settings.model_copy(update=named))
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()
 
 
 def _degrees(settings: PlanSettings, layout: Layout) -> dict[str, Any]:
@@ -404,7 +468,9 @@ def _smallest(question: FitQuestion, layout: Layout) -> dict[str, Any]:
     named = settings.model_copy(update={"device": (question.device.name,), "form": (question.form,)})
     found = {
         "min_status": verdict.status,
+        "min_reason": verdict.reason,
         "min_headroom_bytes": verdict.headroom_bytes,
+        "min_least_headroom_bytes": verdict.least_headroom_bytes,
         "min_command": command_of(named),
     }
     if settings.scope == "model":

@@ -76,8 +76,9 @@ def within(question: SearchQuestion, settings: PlanSettings) -> bool:
 def more_devices(question: SearchQuestion, watch: Watch = unwatched) -> tuple[Candidate | None, tuple[int, ...]]:
     """What fits on the fewest devices above those asked, with the least memory a rank can do with; what was tried.
 
-    Doublings are tried until one fits, then the counts between it and the one before, in eighths of that. To be quick
-    the micro-batch is the least allowed, and recomputation is full where that is allowed.
+    Doublings are tried until one fits, then the counts between it and the one before, in eighths of the power of two
+    below, so that powers of two are among them. To be quick the micro-batch is the least allowed, and recomputation is
+    full where that is allowed.
     """
     most, tried = max(question.options.devices), []
     devices, found = most * 2, None
@@ -88,7 +89,8 @@ def more_devices(question: SearchQuestion, watch: Watch = unwatched) -> tuple[Ca
     if found is None:
         return None, tuple(tried)
     below = found.devices // 2
-    for between in range(below + max(1, below // 8), found.devices, max(1, below // 8)):
+    step = max(1, (1 << below.bit_length() - 1) // 8)
+    for between in range((below // step + 1) * step, found.devices, step):
         tried.append(between)
         nearer = _frugal(question, between, watch)
         if nearer is not None:

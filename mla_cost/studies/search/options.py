@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
@@ -33,9 +34,8 @@ class Options(BaseModel):
     """Counts are whole numbers. max_tp None: the devices of one node, by the device's file; other limits None: none.
 
     devices: each count that may be used. global_batch: sequences in an optimizer step. max_idle: per cent of its
-    pipeline's schedule that a stage may wait, 20 by default: that is what four micro-batches a stage leave, from where
-    on GPipe's authors found bubbles negligible (Huang et al. 2019, arXiv:1811.06965, section 2.3). by: what is smallest
-    first; the rest of DEFAULT_ORDER breaks ties. top: how many layouts are reported.
+    pipeline's schedule that a stage may wait. by: what is smallest first; the rest of DEFAULT_ORDER breaks ties. top:
+    how many layouts are reported.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -47,7 +47,7 @@ class Options(BaseModel):
     max_pp: Limit = None
     max_ep: Limit = None
     max_micro_batch: Limit = 4
-    max_idle: Annotated[int, Field(ge=0, le=100)] = 20
+    max_idle: Annotated[int, Field(ge=0, le=100)] = defaults.MAX_IDLE
     by: tuple[By, ...] = ()
     top: Annotated[int, Field(ge=1, le=1000)] = 10
 
@@ -68,13 +68,17 @@ _NAMES: Final = get_args(By)
 
 
 class SearchQuestion(NamedTuple):
-    """One search. settings: the plan whose degrees and choices are searched; axes: the values that a user allows."""
+    """One search. settings: the plan whose degrees and choices are searched; axes: the values that a user allows.
+
+    unsaid: by option, what a user has not stated and what was taken instead.
+    """
 
     model: ModelConfig
     device: DeviceConfig
     settings: PlanSettings
     options: Options
     axes: Mapping[str, tuple[Any, ...]]
+    unsaid: Mapping[str, str] = {}
 
     def values(self, axis: str) -> tuple[Any, ...]:
         """The values of `sharding` or `remat`: those allowed, else all that there are."""
@@ -101,6 +105,19 @@ def options(settings: PlanSettings, given: Mapping[str, Any]) -> Options:
     asked.setdefault("global_batch", settings.micro_batch * settings.micro_batches * settings.dp)
     asked["by"] = _order(asked.get("by", ()))
     return validated(Options, asked)
+
+
+def unsaid(given: Mapping[str, Any], own: Options) -> dict[str, str]:
+    """By option, what nobody stated of the size of a search, and what of the plan was taken instead."""
+    taken = {
+        "devices": (f"{own.devices[0]:,}", "tp x sp x pp x dp of the plan"),
+        "global_batch": (f"{own.global_batch:,}", "micro_batch x micro_batches x dp of the plan"),
+    }
+    return {
+        name: f"{name} is not stated; taken: {number}, {why} (--{name.replace('_', '-')} asks for another)"
+        for name, (number, why) in taken.items()
+        if given.get(name) is None
+    }
 
 
 def _order(given: Any) -> Any:

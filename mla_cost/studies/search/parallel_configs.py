@@ -6,6 +6,7 @@ all layouts that share them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
@@ -19,11 +20,14 @@ from mla_cost.mesh.placement import even_layout
 from mla_cost.mesh.schedule import idle
 from mla_cost.pricing.whole_model import parallel_of, state_settings
 from mla_cost.studies.longest.bounds import divisors
-from mla_cost.studies.search.options import SearchQuestion
+from mla_cost.studies.search.options import CHOSEN, SearchQuestion
 from mla_cost.studies.search.records import Ruled
 from mla_cost.weights.states import shape_of
 
 _Unit = Literal["layouts", "batches", "candidates"]
+_PARTS = re.compile(r",? or | and ")  # of a way out
+_FOLLOWING = re.compile(rf"\b({'|'.join(CHOSEN)})\b")
+_DP = re.compile(r"\bdp\b")
 _NOTHING = Shape(heads=0, num_layers=0)  # what degrees have to divide where a rule is not about it
 
 
@@ -147,7 +151,18 @@ def _layout(question: SearchQuestion, pp: int, chunks: int) -> str | None:
 
 @lru_cache(maxsize=2**16)
 def _broken(parallel: Parallel, shape: Shape) -> Problem | None:
-    return next(iter(problems(parallel, shape)), None)
+    wrong = next(iter(problems(parallel, shape)), None)
+    return None if wrong is None else _of_search(wrong)
+
+
+def _of_search(wrong: Problem) -> Problem:
+    """A problem whose way out is a search's own: what follows from the rest cannot be stated there."""
+    parts = _PARTS.split(wrong.way_out)
+    kept = [part for part in parts if not _FOLLOWING.search(part)]
+    if len(kept) == len(parts):
+        return wrong
+    more = ["ask for more devices"] if _DP.search(wrong.way_out) else []
+    return wrong._replace(way_out=", or ".join([*kept, *more] or ["change global_batch"]))
 
 
 def _first_problem(question: SearchQuestion, mesh: Parallel) -> Problem | None:
@@ -254,5 +269,5 @@ def _all_wrong(question: SearchQuestion, mesh: Parallel) -> tuple[str, ...]:
     limits, batch = question.options.limits(question.device), question.options.global_batch
     over = [_over(axis, getattr(mesh, axis), limit) for axis, limit in limits.items() if getattr(mesh, axis) > limit]
     full = mesh._replace(micro_batches=max(1, batch // mesh.dp), schedule=_schedule(question))
-    rules = problems(full, _shape(question)._replace(global_batch=batch))
+    rules = map(_of_search, problems(full, _shape(question)._replace(global_batch=batch)))
     return tuple(wrong.text for wrong in (*over, *rules))

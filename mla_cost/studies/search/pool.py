@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from mla_cost.batch import price
 from mla_cost.batch.codes import ILLEGAL, STATUSES, TIGHT
 from mla_cost.batch.cores import answers, available, can_fork, shared
-from mla_cost.language.evaluate import EXACT_LIMIT
 from mla_cost.studies.search.options import SearchQuestion
 from mla_cost.studies.search.order import Row, Table, each, first, joined, leaders, rows_of, unbeaten
 from mla_cost.studies.search.parallel_configs import Tally
@@ -20,7 +19,6 @@ from mla_cost.studies.search.space import Space
 from mla_cost.studies.search.weight import split, weight, weights_of
 
 MANY: Final = 20_000  # candidates: from here on a second process is worth its start
-INEXACT: Final = "a stage sends 2^53 bytes or more in one step, past which bytes are not exact; make the plan smaller"
 
 
 Watch = Callable[[str, int, int], None]
@@ -86,14 +84,13 @@ def tables(space: Space, number: int) -> Iterator[Table]:
     question, program = space.question, space.programs[number]
     for rows in space.batches(number):
         columns = space.columns(rows)
-        composed = price(question.model, question.device, program.form, program.settings, columns, over_stages=True)
+        composed = price(question.model, question.device, program.form, program.settings, columns)
         table = _table(space, rows, composed)
-        illegal, inexact = table["status"] == ILLEGAL, table["sent"] >= EXACT_LIMIT
+        illegal = table["status"] == ILLEGAL
         if illegal.any():
             reason = composed.reason_of(int(illegal.argmax()))
             space.tally.add(program.form, "candidates", int(illegal.sum()), reason)
-        space.tally.add("exact numbers", "candidates", int((inexact & ~illegal).sum()), INEXACT)
-        yield rows_of(table, np.flatnonzero(~illegal & ~inexact))
+        yield rows_of(table, np.flatnonzero(~illegal))
 
 
 def _table(space: Space, rows: Table, composed: Any) -> Table:
@@ -109,6 +106,7 @@ def _table(space: Space, rows: Table, composed: Any) -> Table:
         "status": composed.status,
         "required": composed["required_bytes"],
         "short": composed["required_bytes"] - composed["usable_bytes"],
+        "least": composed["least_headroom_bytes"],
         "sent": most.wire_bytes,
         "flops": most.executed,
         **most.by_axis,

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from mla_cost.results import Lever, Status
+from mla_cost.results import Lever, Plan, Status
 
 
 class Candidate(NamedTuple):
     """One legal plan with its figures. Bytes on one rank.
 
     value_padding: None for the kernel's own. pipeline_layout: None where layers split equally. required, usable: of the
-    verdict that `plan` gives. sent, flops: in one optimizer step, of the stage that sends, or runs, most, as levers
-    have them (a plan lists what the stage that holds most sends and runs); flops: executed, exact below 2^53. idle: the
-    share of a pipeline's schedule that a stage waits, (pp - 1) / (virtual_stages micro_batches + pp - 1), were all
-    micro-batches and stages alike. weight: what ranks it, in seconds (`studies.search.weight`): no prediction;
-    inside_node, between_nodes: the bytes sent, as the weight tells them apart. alike: how many further candidates
-    have the same figures. variants: how many further ones that fit have the same degrees (the row is the first of
-    them). command: what plans it.
+    verdict that `plan` gives. least_headroom: what is left where libraries take the most that they may. sent, flops: in
+    one optimizer step, of the stage that sends, or runs, most, as levers have them (a plan lists what the stage that
+    holds most sends and runs); flops: executed, exact below 2^53. idle: the share of a pipeline's schedule that a stage
+    waits, (pp - 1) / (virtual_stages micro_batches + pp - 1), were all micro-batches and stages alike. weight: what
+    ranks it, in seconds (`studies.search.weight`): no prediction; inside_node, between_nodes: the bytes sent, as the
+    weight tells them apart. alike: how many further candidates have the same figures. variants: how many further ones
+    that fit have the same degrees (the row is the first of them). command: what plans it.
     """
 
     form: str
@@ -42,6 +42,7 @@ class Candidate(NamedTuple):
     required_bytes: int
     usable_bytes: int
     headroom_bytes: int
+    least_headroom_bytes: int
     sent_bytes: int
     sent_by_axis: Mapping[str, int]
     flops: int
@@ -52,6 +53,12 @@ class Candidate(NamedTuple):
     between_nodes_bytes: int
     variants: int
     command: str
+
+    def plan(self) -> Plan:
+        """The plan of this row, as its command prices it."""
+        from mla_cost.studies.planned import plan_of
+
+        return plan_of(self.command)
 
 
 class Ruled(NamedTuple):

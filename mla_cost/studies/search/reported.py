@@ -30,6 +30,7 @@ def candidate(space: Space, row: Row) -> Candidate:
         required_bytes=row["required"],
         usable_bytes=row["required"] - row["short"],
         headroom_bytes=-row["short"],
+        least_headroom_bytes=row["least"],
         sent_bytes=row["sent"],
         sent_by_axis={axis: row[axis] for axis in AXES if row[axis]},
         flops=int(row["flops"]),
@@ -60,6 +61,7 @@ def checked(space: Space, row: Row) -> Verdict:
         "status": STATUSES.index(verdict.status),
         "required": verdict.required_bytes,
         "short": -(verdict.headroom_bytes or 0),
+        "least": verdict.least_headroom_bytes,
         "sent": most.wire_bytes,
         "flops": most.executed,
     }

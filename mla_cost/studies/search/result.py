@@ -26,6 +26,7 @@ from mla_cost.studies.search.options import (
     axes,
     options,
     require_forms,
+    unsaid,
 )
 from mla_cost.studies.search.pool import Ranked, Watch, priced, unwatched
 from mla_cost.studies.search.records import Candidate, Miss, Ruled
@@ -176,7 +177,8 @@ def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping
     if unpriced is not None:
         raise InputError(f"{unpriced} (in a plan; a search prices whole models)", field="model")
     device = catalog.device(settings.device[0])
-    return SearchQuestion(model, device, settings, options(settings, given), axes(settings, allowed))
+    own = options(settings, given)
+    return SearchQuestion(model, device, settings, own, axes(settings, allowed), unsaid(given, own))
 
 
 def _found(space: Space, found: Ranked, watch: Watch) -> Found:
@@ -210,7 +212,7 @@ def _inputs(question: SearchQuestion) -> dict[str, Any]:
         "by": list(own.order),
         "limits": own.limits(question.device),
         "axes": {name: list(values) for name, values in question.axes.items()},
-        "assumed": api.assumed(settings, question.model),
+        "assumed": {**question.unsaid, **api.assumed(settings, question.model)},
         "weights": sources(question.device),
         "model_title": question.model.title,
         "device_title": question.device.title,

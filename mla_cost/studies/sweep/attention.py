@@ -11,7 +11,7 @@ from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, MISSING, NONE, UNTRAINED
 from mla_cost.language.numbers import where
 from mla_cost.pricing.automatic import AUTO
 from mla_cost.pricing.usable import status
-from mla_cost.results.columns import BYTES, Column
+from mla_cost.results.columns import BYTES, OF_DEVICES, Column
 from mla_cost.studies.sweep.automatic import Automatic
 from mla_cost.studies.sweep.check import Checker
 from mla_cost.studies.sweep.columns import Columns
@@ -82,11 +82,14 @@ class AttentionSweep:
         out["required_bytes"][:] = required
         reason = figures.reason
         if device is None:
-            out["status"][:], out["usable_bytes"][:], out["headroom_bytes"][:] = NONE, MISSING, MISSING
+            out["status"][:] = NONE
+            for name in OF_DEVICES:
+                out[name][:] = MISSING
         else:
-            usable = self._pricer.usable(choice, box, device)
+            usable, least = self._pricer.usable(choice, box, device)
             headroom = usable - required
             out["usable_bytes"][:], out["headroom_bytes"][:] = usable, headroom
+            out["least_headroom_bytes"][:] = least - required
             trained = figures.trained.get(device.arch, True)
             out["status"][:] = status(headroom, usable, trained)
             reason = where(trained, reason, UNTRAINED)
@@ -95,5 +98,5 @@ class AttentionSweep:
         if refused.any():
             out["reason"][refused] = figures.reason[refused]
             out["status"][refused] = ILLEGAL
-            for name in ("required_bytes", "usable_bytes", "headroom_bytes"):
+            for name in ("required_bytes", *OF_DEVICES):
                 out[name][refused] = MISSING

@@ -14,7 +14,7 @@ from mla_cost.pricing import automatic, rows, verdicts
 from mla_cost.pricing.block import evaluation, figures
 from mla_cost.pricing.resolve import Illegal, resolve
 from mla_cost.pricing.step_traffic import PHASES
-from mla_cost.pricing.usable import usable
+from mla_cost.pricing.usable import Groups, usable
 from mla_cost.studies.sweep.grid import Grid
 
 _WORDS_TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
@@ -36,7 +36,7 @@ class Checker:
     def check_reserve(device: DeviceConfig | None, settings: PlanSettings) -> None:
         """Refuse an override of a reserve item that a device does not have, before anything is priced."""
         if device is not None:
-            usable(device, settings, {"sp": settings.sp})
+            usable(device, settings, Groups({"sp": settings.sp}))
 
     def expected(self, index: int) -> dict[str, int]:
         """The figures and the status of a point, as ints."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, NONE, REASONS, STATUSES
 from mla_cost.declared.schemes import SCHEMES
-from mla_cost.results.columns import NAMES, Column
+from mla_cost.results.columns import NAMES, OF_DEVICES, Column
 from mla_cost.studies.sweep.axes import SweepAxis
 from mla_cost.studies.sweep.grid import Grid
 
@@ -68,6 +68,6 @@ def without(column: Column, found: Columns) -> NDArray[np.bool_] | None:
     if not column.figure:
         return None
     missing: NDArray[np.bool_] = found["status"] == ILLEGAL
-    if column.name in {"usable_bytes", "headroom_bytes"}:
+    if column.name in OF_DEVICES:
         missing |= found["status"] == NONE
     return missing

@@ -11,26 +11,27 @@ from numpy.typing import NDArray
 from mla_cost.batch.blocks import FIGURES, Block, BlockAsked, block
 from mla_cost.batch.codes import MISSING, NO_PROGRAM, REQUIREMENT, TOO_LARGE
 from mla_cost.batch.matrices import SCRATCH, Ints
-from mla_cost.batch.points import alike, groups
+from mla_cost.batch.points import alike, groups, size_marks
 from mla_cost.batch.programs import Kinds, Programs
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.inputs.config import DeviceConfig
-from mla_cost.language.dims import follow
+from mla_cost.language.dims import NESTED, follow
 from mla_cost.language.evaluate import EXACT_LIMIT
 from mla_cost.language.program import Form, Kernel, Pair, ProgramError, Scheme, sizes_asked
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.automatic import trained
 from mla_cost.pricing.compile import Key, form_of
-from mla_cost.pricing.resolve import Illegal, resolve, scheme_of
-from mla_cost.pricing.usable import usable
+from mla_cost.pricing.resolve import Illegal, inner_values, resolve, scheme_of
+from mla_cost.pricing.usable import Groups, Usable, usable
 from mla_cost.studies.sweep.grid import WIDTHS, Box, Choice, Grid
 
 _FOLLOW: Final = ("s", "u", "l", "r_half", "P_others")
 _WHOLE_HEADS: Final = tuple(name for name in _FOLLOW if name != "l")
 _BITS: Final = ("layers", "P", "s", "b", "l", "n", "h", "d_q", "d_c", "k", "r", "v", "r_half")
+_GROUPS: Final = ("A", "C")
 
 
 class BoxFigures(NamedTuple):
@@ -95,7 +96,9 @@ class BoxPricer:
             found.refuse(slice(None), NO_PROGRAM)
             return found
         values = {**self.grid.values(box), "f": choice.settings.idle_mlp}
-        values |= follow(values, _FOLLOW if scheme.divides_heads else _WHOLE_HEADS)
+        asked = values.pop("sp_inside")
+        values |= inner_values(scheme, values, asked)
+        values |= follow(values, _followed(scheme))
         kernel: Kernel = KERNELS[choice.settings.kernel]
         for where in groups(alike(_marks(scheme, kernel, form_of(choice.form), values), count)):
             own = values if where is None else _taken(values, where)
@@ -126,7 +129,8 @@ class BoxPricer:
         """The key of these points, or why there is none: resolved as a plan would, for the first of them."""
         first = {symbol: int(_first(value)) for symbol, value in values.items()}
         kernel = choice.settings.kernel, choice.settings.value_padding
-        signature = (choice.number, kernel, *(min(first.get(symbol, 2), 2) for symbol in _BITS), _padding_class(first))
+        bits = (min(first.get(symbol, 2), 2) for symbol in (*_BITS, *_GROUPS))
+        signature = (choice.number, kernel, *bits, *_padding(first))
         sizes = sizes_asked(first)
         if any(need.broken(sizes) for need in SCHEMES[_scheme_name(choice)].requires):
             return REQUIREMENT
@@ -140,6 +144,7 @@ class BoxPricer:
             update={field: first[symbol] or (None if symbol == "d_q" else 0) for symbol, field in WIDTHS.items()}
         )
         sizes = {"seq_len": first["S"], "sp": first["P"], "micro_batch": first["b"], "layers": first["layers"]}
+        sizes["sp_inside"] = first.get("A", 0)
         try:
             point = resolve(
                 model.model_copy(update={"dims": dims}), choice.form, choice.settings.model_copy(update=sizes)
@@ -156,17 +161,22 @@ class BoxPricer:
 
     # ---- verdicts
 
-    def usable(self, choice: Choice, box: Box, device: DeviceConfig) -> Any:
+    def usable(self, choice: Choice, box: Box, device: DeviceConfig) -> Usable:
         """Usable bytes at every point of a box; the reserve may depend on the number of ranks."""
+        return Usable(*(self._spread(choice, box, device, end) for end in Usable._fields))
+
+    def _spread(self, choice: Choice, box: Box, device: DeviceConfig, end: str) -> Any:
+        """One end of it."""
         values: Any
         axis, values = self.grid.symbols["P"]
         reserve = tuple(sorted(choice.settings.reserve.items()))
-        key = (device.name, reserve)
+        key = (device.name, reserve, end)
         if self.grid.own_sp:
             values = np.arange(1, defaults.SP + 1)
         if key not in self._usable:
             ranks = values.astype(np.int64)
-            self._usable[key] = np.broadcast_to(usable(device, choice.settings, {"sp": ranks}), ranks.shape)
+            left = getattr(usable(device, choice.settings, Groups({"sp": ranks})), end)
+            self._usable[key] = np.broadcast_to(left, ranks.shape)
         found = self._usable[key]
         if self.grid.own_sp:
             sp = np.broadcast_to(self.grid.values(box)["P"], box.size).astype(np.int64)
@@ -188,6 +198,12 @@ def _scheme(choice: Choice) -> Scheme | None:
         return None
 
 
+def _followed(scheme: Scheme) -> tuple[str, ...]:
+    """What follows from the base symbols, those of groups inside groups where a scheme has any."""
+    found = _FOLLOW if scheme.divides_heads else _WHOLE_HEADS
+    return (*found, *sorted(NESTED - {"C"})) if scheme.inside else found
+
+
 def _first(value: Any) -> Any:
     return value[0] if isinstance(value, np.ndarray) else value
 
@@ -201,17 +217,12 @@ def _marks(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[st
     sizes = sizes_asked(values)
     for need in scheme.requires:
         yield need.broken(sizes)
-    for symbol in _BITS:
-        if isinstance(values.get(symbol), np.ndarray):
-            yield values[symbol] == 1
-    yield values["layers"] > 1
-    yield values["d_q"] == 0
-    yield values["r"] == 0
+    yield from size_marks(values.get(symbol) for symbol in (*_BITS, *_GROUPS))
     if kernel.pads(getattr(form, "shared_key", False)):
-        yield values["v"] == values["k"] + values["r"]
-        yield values["v"] > values["k"] + values["r"]
+        yield from _padding(values)
 
 
-def _padding_class(first: Mapping[str, int]) -> int:
-    qk = first["k"] + first["r"]
-    return (first["v"] == qk) + 2 * (first["v"] > qk)
+def _padding(values: Mapping[str, Any]) -> tuple[Any, Any]:
+    """How wide V is beside queries and keys: as they are, and wider."""
+    qk = values["k"] + values["r"]
+    return values["v"] == qk, values["v"] > qk

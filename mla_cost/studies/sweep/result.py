@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mla_cost import api
 from mla_cost.batch import cores
 from mla_cost.batch.codes import ILLEGAL, NONE
 from mla_cost.batch.composed import require_equal
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
 from mla_cost.errors import InputError, install, nearest, shown
+from mla_cost.inputs.command import command_of
 from mla_cost.inputs.config import validated
 from mla_cost.inputs.given import items
 from mla_cost.inputs.given import names as names_of
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.scopes import require_scope
-from mla_cost.results.columns import NAMES, Column
+from mla_cost.results import Plan
+from mla_cost.results.columns import NAMES, OF_DEVICES, Column
+from mla_cost.studies.planned import plan_of
 from mla_cost.studies.sweep.attention import AttentionSweep
 from mla_cost.studies.sweep.axes import SweepAxis, axes_of, expand, is_glob
 from mla_cost.studies.sweep.columns import Columns, stored, table, without
@@ -101,6 +105,19 @@ class Sweep:
     def names(self) -> dict[str, tuple[str, ...]]:
         """What the small ints of a column stand for."""
         return {column.name: column.names for column in self.table if column.names is not None}
+
+    @cached_property
+    def assumed(self) -> dict[str, str]:
+        """By fact, what stands for what a model's file leaves out and no axis goes over; of several models by name."""
+        over = {axis.name.partition(".")[2] or axis.name for axis in self.grid.axes}
+        over |= {"num_mtp_layers"} if "mtp" in over else set()
+        several = len(self.grid.models) > 1
+        return {
+            f"{model.name}.{fact}" if several else fact: f"{model.name}: {words}" if several else words
+            for model in self.grid.models
+            for fact, words in api.assumed(self.grid.settings, model).items()
+            if fact not in over
+        }
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -212,7 +229,7 @@ class Sweep:
             yield row
 
     def _blank(self, row: dict[str, Any], illegal: bool) -> None:
-        for name in [column.name for column in self.scope.figures] if illegal else ("usable_bytes", "headroom_bytes"):
+        for name in [column.name for column in self.scope.figures] if illegal else OF_DEVICES:
             row[name] = None
 
     def readable(self, column: Column, values: NDArray[Any]) -> list[Any]:
@@ -240,6 +257,15 @@ class Sweep:
         self._fill(self.grid.choice(choice), one, columns)
         start = number * len(self.grid.devices)
         return list(self.rows(PointRange(start, columns)))[index - start]
+
+    def command(self, index: int) -> str:
+        """The command line that plans one point: complete, to be run anywhere."""
+        self.row(index)  # refuses an index that is none
+        return command_of(self.grid.stated(index % len(self)))
+
+    def plan(self, index: int) -> Plan:
+        """The plan of one point, as its command prices it."""
+        return plan_of(self.command(index))
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         self._require_point("index", index)
