@@ -191,6 +191,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "plot", OUTPUT, "Draw memory: over time, or per stage (scope model).", "path", metavar="FILE.png|svg",
             example="memory.svg", idle=("explain_term",),
         ),
+        Option(
+            "trace", OUTPUT, "Write the step, or the block, as a Chrome or Perfetto trace.", "path",
+            metavar="FILE.json", example="step.json", idle=("explain_term",),
+        ),
         *_less("json", "csv", "markdown", idle=("explain_term",)),
     ),
     "sweep": (

@@ -356,13 +356,14 @@ def one_step(
     stages = tuple(alike[id(cost.costs)] for cost in costs)
     hop = _hop(model, settings, how)
     parallel = parallel_of(settings)
-    passes = step.step_length(schedule_of(parallel), size_of(parallel), partial(_duration, stages), hop)
+    passes = step.step_length(schedule_of(parallel), size_of(parallel), partial(duration, stages), hop)
     slowest = max(range(len(stages)), key=lambda at: stages[at].once)
     reduction, hidden = _reduced(stages, settings)
     return StepTime(stages, passes, slowest, hop, reduction, hidden, max(stage.optimizer for stage in stages))
 
 
-def _duration(stages: Sequence[StageTime], stage: int, done: ScheduledPass) -> float:
+def duration(stages: Sequence[StageTime], stage: int, done: ScheduledPass) -> float:
+    """How long a pass of a stage takes."""
     return stages[stage].chunks[done.chunk][done.kind is PassKind.BACKWARD].seconds
 
 
