@@ -115,7 +115,14 @@ def reserves() -> str:
     return markdown.table(("item", "MiB", "per", "how sure", "devices"), rows)
 
 
-CEILINGS = ("gemm_share", "grouped_gemm_share", "attention_share", "memory_share", "all_to_all_share", "launch_floor_us")
+CEILINGS = (
+    "gemm_share",
+    "grouped_gemm_share",
+    "attention_share",
+    "memory_share",
+    "all_to_all_share",
+    "launch_floor_us",
+)
 
 
 def ceilings() -> str:

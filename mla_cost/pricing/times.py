@@ -26,7 +26,7 @@ from mla_cost.results import Communication, Seconds, Time, TimePart
 from mla_cost.timing import rules, step
 from mla_cost.timing.ceilings import ENDS, Ceilings, ceilings, has_ceilings
 from mla_cost.timing.placement import placement
-from mla_cost.timing.work import PhaseTime, Traffic, timed, work_of
+from mla_cost.timing.work import PhaseTime, Traffic, group_of, timed, work_of
 
 HIDES: Final = {"tp": "tp_overlap", "ep": "expert_overlap"}  # axes whose exchanges a pass can hide under its own work
 # what a pass goes through: what backward makes again belongs to it
@@ -206,7 +206,7 @@ def _sent_by_link(programs: Sequence[Evaluation], times: int, how: Pricing) -> r
     for at in programs:
         account = at.account
         for called, (_, wire) in zip(account.timeline.collectives, account.payloads, strict=True):
-            amounts = rules.sent(called.kind, at.sizes[wire], how.by.lie.of(called.axis, at.values[called.ranks]))
+            amounts = rules.sent(called.kind, at.sizes[wire], group_of(called, at.values, how.by.lie))
             inside, between = inside + times * amounts.inside, between + times * amounts.between
     return rules.Sent(round(inside), round(between))
 

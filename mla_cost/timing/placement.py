@@ -21,9 +21,9 @@ class Placement(NamedTuple):
     strides: Mapping[str, Any]
     domain: int
 
-    def of(self, axis: str, ranks: Any) -> Crossing:
-        """How a group of so many ranks lies on nodes."""
-        return Crossing(ranks, local_ranks(ranks, self.strides[axis], self.domain))
+    def of(self, axis: str, ranks: Any, apart: Any = 1) -> Crossing:
+        """How a group of so many ranks lies on nodes. apart: every which rank of the axis belongs to it."""
+        return Crossing(ranks, local_ranks(ranks, self.strides[axis] * apart, self.domain))
 
 
 def placement(degrees: Any, order: str, domain: int) -> Placement:

@@ -132,12 +132,18 @@ class Traffic(NamedTuple):
     chosen: Any = 1
 
 
+def group_of(called: Collective, values: Mapping[str, Any], lie: Placement) -> rules.Crossing:
+    """How the ranks of a collective lie on nodes; the outer of two groups of a sequence takes one of each inner one."""
+    apart = values["A"] if called.ranks == "C" else 1
+    return lie.of(called.axis, values[called.ranks], apart)
+
+
 def sending_seconds(
     sending: Sending, amounts: Sequence[Any], on: Ceilings, values: Mapping[str, Any], by: Traffic
 ) -> Any:
     """How long a collective takes."""
     called = sending.called
-    group = by.lie.of(called.axis, values[called.ranks])
+    group = group_of(called, values, by.lie)
     rate, once = called.kind, 1.0
     if by.dispatch and called.axis == "ep" and called.kind == "all_to_all":
         rate, once = "dispatch", rows_per_node(group, by.chosen)
