@@ -24,6 +24,7 @@ Formula = Literal["plan", "style", "set", "none"]
 # the values of a choice, as types: `PlanSettings` has them too
 Scopes = Literal["attention", "model"]
 StateDtype = Literal["fp32", "bf16"]
+MomentDtype = Literal["fp32", "bf16", "fp16", "fp8"]  # NVIDIA/Megatron-LM@d98e8a64 training/arguments.py, exp_avg_dtype
 MainWeights = Literal["fp32", "remainders"]
 DownProjections = Literal["replicated", "sharded"]
 Dtype = Literal["bf16", "fp16", "fp32"]
