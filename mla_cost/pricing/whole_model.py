@@ -135,7 +135,8 @@ def with_rank(settings: PlanSettings, rank: str) -> PlanSettings:
         InputError: no such rank, or a stage that is stated too.
 
     """
-    world = settings.pp * settings.tp * settings.sp * settings.dp
+    degrees = settings.by_scope()
+    world = degrees.pp * degrees.tp * degrees.sp * degrees.dp
     allowed = f"last, worst, 0 to {world - 1}"
     if settings.stage is not None:
         raise InputError("a stage is stated too; leave one of both out", field="--rank", value=rank)

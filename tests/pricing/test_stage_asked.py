@@ -64,9 +64,11 @@ def test_a_rank_selects_its_stage(rank: str, stage: int | None) -> None:
     """16 ranks over 4 stages, stages outermost: ranks 4 to 7 are the second."""
     settings = PlanSettings(scope="model", pp=4, tp=2, sp=1, dp=2)
     assert with_rank(settings, rank).stage == stage
+    unsaid = PlanSettings(scope="model", pp=4, tp=2, dp=2)  # sp is 1 at this scope where nothing is said
+    assert with_rank(unsaid, rank).stage == stage
 
 
 @pytest.mark.parametrize(("rank", "asked"), [("16", {}), ("first", {}), ("last", {"stage": 1})])
 def test_no_such_rank(rank: str, asked: dict[str, int]) -> None:
-    with pytest.raises(InputError, match="no such rank|a stage is stated too"):
+    with pytest.raises(InputError, match=r"no such rank|a stage is stated too"):
         with_rank(PlanSettings(scope="model", pp=4, tp=2, sp=1, dp=2, **asked), rank)

@@ -7,7 +7,8 @@ goes whole to one rank, which keeps its master weight and momentum (layer_wise_o
 What one update has alive (NVIDIA-NeMo/Emerging-Optimizers@116b71a4 orthogonalized_optimizer.py step; Megatron's
 scaled_orthogonalize_fn, emerging_optimizers.py:197-226, and newton_schulz of muon_utils.py, in `medium` precision): the
 normalised momentum in fp32, its copy in bf16 and the next, two square matrices of the short side in bf16 (at most as
-large as the matrix, where tp splits it), the result in fp32 and its two products with scales. Over tp in mode `duplicated` (the default) the parts gathered and joined beside.
+large as the matrix, where tp splits it), the result in fp32 and its two products with scales. Over tp in mode
+`duplicated` (the default) the parts gathered and joined beside.
 """
 
 from mla_cost.declared.states import Optimizer, StateTensor
