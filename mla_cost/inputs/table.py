@@ -318,8 +318,9 @@ _ROWS: Final = (
         scopes=MODEL, reads=STATES | VERDICTS, heading=True, example="bf16",
     ),
     Setting(
-        "moment_dtype", STEP, "What the optimizer keeps for itself: both moments of Adam",
-        **_choice(StateDtype, "fp32"), scopes=MODEL, reads=STATES, example="bf16",
+        "moment_dtype", STEP,
+        "What the optimizer keeps for itself: both moments of Adam (fp8: without their scales, 4 bytes a tensor)",
+        **_choice(MomentDtype, "fp32"), scopes=MODEL, reads=STATES, example="bf16",
     ),
     Setting(
         "main_weights", STEP, "The optimizer's own weights: whole, or what bf16 leaves of them",
