@@ -295,11 +295,11 @@ def _main(rank: int, ranks: int, inside: int, dims: Dims, seq_len: int, batch: i
     found = {"alone": _alone(dims, q, latent, weight, gradient)}
     for name, scheme in SCHEMES.items():
         groups = Ranks(everyone, inner[rank // inside], outer[rank % inside], positions, dims, [])
-        own = [each[positions[rank]].clone().requires_grad_() for each in (q, latent)]
+        own_q, own_latent = (each[positions[rank]].clone().requires_grad_() for each in (q, latent))
         leaf = weight.clone().requires_grad_()
-        out = scheme(groups, *own, leaf)
+        out = scheme(groups, own_q, own_latent, leaf)
         out.backward(gradient[positions[rank]])
-        found[name] = _gathered(groups, out, [*own, leaf])
+        found[name] = _gathered(groups, out, [own_q, own_latent, leaf])
     if rank == 0:
         torch.save(found, Path(folder) / "runs")
     dist.barrier()
