@@ -10,8 +10,10 @@ import numpy as np
 from mla_cost.batch.matrices import Floats, Ints
 from mla_cost.batch.points import alike, distinct, size_marks
 from mla_cost.inputs.config import ModelConfig
-from mla_cost.language.dims import QUOTIENTS, follow
+from mla_cost.language.dims import FLAT, QUOTIENTS, follow
+from mla_cost.language.program import Scheme
 from mla_cost.pricing.resolve import (
+    inner_values,
     layer_rows,
     layer_sizes,
     received_rows,
@@ -42,11 +44,16 @@ class Imbalance(NamedTuple):
     codes: Ints
 
 
-def symbols(model: ModelConfig, fields: Any, imbalance: Imbalance) -> Symbols:
-    """Every base symbol but those of tokens. fields: arrays under the names of a plan's fields, which divide evenly."""
+def symbols(model: ModelConfig, fields: Any, imbalance: Imbalance, nested: Iterable[Scheme] = ()) -> Symbols:
+    """Every base symbol but those of tokens. fields: arrays under the names of a plan's fields, which divide evenly.
+
+    nested: schemes with groups inside groups, whose symbols count where there are any.
+    """
     found: dict[str, Any] = {**symbol_values(model, fields), **layer_sizes(model, fields)}
     found |= received_values(_received(model, fields, imbalance), fields.ep)
-    found |= follow(found, QUOTIENTS)
+    grouped = next(iter(nested), None)
+    found |= inner_values(grouped, found, fields.sp_inside) if grouped else {}
+    found |= follow(found, QUOTIENTS if grouped else FLAT)
     own = {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
     return Symbols({name: value for name, value in found.items() if name not in own}, own)
 

@@ -16,10 +16,11 @@ from mla_cost.batch.points import Choices, Points, distinct, groups
 from mla_cost.batch.programs import Programs
 from mla_cost.batch.symbols import TOKENS, Imbalance, Symbols, structure, symbols, tokens
 from mla_cost.declared.profiles import PROFILES
+from mla_cost.declared.schemes import SCHEMES
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.language.dims import OTHERS, follow
+from mla_cost.language.dims import NESTED, OTHERS, follow
 from mla_cost.language.machine import DTYPE_BYTES
 from mla_cost.language.program import ProgramError, sizes_asked
 from mla_cost.language.workspace import kinds_of
@@ -30,7 +31,7 @@ from mla_cost.pricing.resolve import Illegal, scheme_of
 from mla_cost.pricing.stage import Place, place_point
 from mla_cost.pricing.whole_model import state_settings
 
-_DECIDE = ("seq_len", "micro_batch", "sp", "tp", "ep", "etp", "vocab_multiple", "loss_chunks")
+_DECIDE = ("seq_len", "micro_batch", "sp", "sp_inside", "tp", "ep", "etp", "vocab_multiple", "loss_chunks")
 
 
 class TableQuestion(NamedTuple):
@@ -79,7 +80,9 @@ class Table:
         fields = points.fields(self._first)
         imbalance = tuple(settings.imbalance_percent for settings in self._choices.settings)
         self._imbalance = Imbalance(imbalance, self._choices.codes)
-        known = symbols(self.question.model, fields, self._imbalance)
+        schemes = (SCHEMES.get(settings.scheme or "") for settings in self._choices.settings)
+        nested = [scheme for scheme in schemes if scheme is not None and scheme.inside]
+        known = symbols(self.question.model, fields, self._imbalance, nested)
         self._require(known)
         code = structure(known.own, fields)
         alive = np.flatnonzero(self.refused == 0)
@@ -120,7 +123,7 @@ class Table:
             compiled(LayerAsked(reduced(point.key), self.question.kinds, settings.causal, gathered)) for point in points
         ]
         values = known.floats(where)
-        values |= follow(values, OTHERS)
+        values |= follow(values, OTHERS if "C" in values else OTHERS.keys() - NESTED)
         if any(TOKENS.intersection(monomial) for each in layers for monomial in each.program.monomials):
             routed = tokens(model, fields, self._imbalance)
             values |= {name: column[where] for name, column in routed.items()}

@@ -18,7 +18,12 @@ COMMANDS = {
     "sweep": "Price every form at every setting of a grid.",
     "search": "Price every legal plan for a number of devices and rank those that fit.",
     "fit": "Find the longest sequence that fits, the least sp and the fewest devices.",
+    "compare": "Compare forms and schemes at one setting: kept, sent, and who beats whom.",
+    "cache": "Tell how many bytes decoding keeps of a token, a sequence and a batch.",
+    "decode": "Estimate what a decoding step reads and the least time it takes.",
+    "export": "Print the flags of a framework for a plan.",
     "import": "Read a launch script or a framework's config into a plan file.",
+    "oom": "Read an out-of-memory error of torch beside a plan.",
     "explain": "Show the symbolic formula of a form, term by term.",
     "evidence": "Replay published figures: what matches, what differs and why.",
     "models": "List the models of the catalogue.",
@@ -29,7 +34,7 @@ COMMANDS = {
 }
 # commands that end in an instant and leave nothing to collect
 STOPPED = 130  # 128 and the number of SIGINT
-_SHORT = ("plan", "import", "explain", "models", "devices", "plans", "show")
+_SHORT = ("plan", "import", "export", "cache", "decode", "explain", "models", "devices", "plans", "show")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

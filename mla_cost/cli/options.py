@@ -92,6 +92,17 @@ def _limit(axis: str, words: str) -> Option:
 
 # two worked examples a command, for the end of its help: a command line, and what it answers
 EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "export": (
+        (
+            "export deepseek-v2-lite-8-a100 --profile megatron --form explicit --to megatron",
+            "a ready plan as the command that starts it, and what has no flag there",
+        ),
+        ("export --from train.sh --to mindspeed", "a script of one framework in the words of another"),
+    ),
+    "oom": (
+        ("oom moonlight-8-h100 --form explicit --log train.log", "what the run of a ready plan ran out of memory for"),
+        ("oom --from train.sh --device h100-80gb --log train.log", "the same of a launch script"),
+    ),
     "import": (
         ("import train.sh", "a Megatron or MindSpeed script as a commented plan: what is taken, ignored and assumed"),
         ("import train.sh --dp 64 -o plan.yaml", "the same on 64 data ranks, written to a file that `plan` takes"),
@@ -204,12 +215,22 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "save", OUTPUT, "Write every row to a file.", "path", ("--output",), "FILE.csv|.jsonl|.parquet",
             example="rows.csv",
         ),
+        Option(
+            "commands", OUTPUT, "Print each row's command line, `mla-cost plan ...`, in place of the rows.", "switch",
+            idle=("save", "plot", "output", "quiet"),
+        ),
         Option("resume", OUTPUT, "Continue an --output that was cut.", "switch"),
         Option(
             "plot", OUTPUT, "Draw verdicts over seq_len and sp, a panel per form.", "path", metavar="FILE.png|.svg",
             example="verdicts.svg",
         ),
         *_less("csv", "jsonl", "json", "markdown"),
+    ),
+    "compare": (
+        Option("file", ASKED, _PLAN, "plan"),
+        _SET,
+        _formats("table", "json", default="table"),
+        Option("refused", OUTPUT, "Also the combinations that have no program, and why.", "switch"),
     ),
     "search": (
         Option(
@@ -262,6 +283,28 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         _SET,
         _formats("table", "json", default="table"),
         *_less("json"),
+    ),
+    "export": (
+        Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
+        Option(
+            "to", ASKED, "The framework: megatron, mindspeed, torchtitan, deepspeed or torchrun.", "text",
+            metavar="FRAMEWORK", example="megatron",
+        ),
+        _SET,
+        _formats("text", "json", default="text"),
+    ),
+    "oom": (
+        Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
+        Option(
+            "log", ASKED, "A log with the error; without it, what is piped in.", "path", metavar="FILE",
+            example="train.log",
+        ),
+        _SET,
+        _formats("text", "json", default="text"),
     ),
     "import": (
         Option("launch", ASKED, "A launch script, a framework's config, or a folder with a config.json.", "file"),

@@ -39,7 +39,9 @@ def sweep(given: Given) -> None:
         for line in assumed({"assumed": study.assumed}):
             sys.stderr.write(f"mla-cost: {line}\n")  # rows have no place for it
     answered = 1
-    if output is not None:
+    if given["commands"]:
+        sys.stdout.writelines(f"{study.command(index)}\n" for index in range(len(study)))
+    elif output is not None:
         answered = _save(study, output, resume=given["resume"], quiet=quiet)
     elif quiet and plot is None:
         answered = _answered(study)

@@ -30,6 +30,7 @@ QUANTITIES = {
     "flops": "multiply-adds counted as two, forward and backward, attention as a full square",
 }
 ONES = {"sp": "P", "heads": "l", "batch": "b", "positions": "s"}  # what --one can name, and its symbol
+HOPS = "point_to_point"
 WITHOUT = {"query-latent": "d_q", "rope": "r"}  # what --without can name
 
 
@@ -245,7 +246,9 @@ def _collective_term(run: Timeline, at: int, quantity: str) -> Summand:
     width = str(DTYPE_BYTES[called.dtype])
     if quantity == "payload":
         return Summand(called.tensor, where, (width, *declared(called.handed)), called.payload)
-    return Summand(called.tensor, where, (width, "P-1", *declared(called.piece)), called.wire)
+    if called.handed == called.piece and called.kind == HOPS:
+        return Summand(called.tensor, where, (width, *declared(called.handed)), called.wire)
+    return Summand(called.tensor, where, (width, f"{called.ranks}-1", *declared(called.piece)), called.wire)
 
 
 def _flop_terms(run: Timeline) -> Iterable[Summand]:
@@ -260,6 +263,6 @@ def _expression(factor: str) -> sympy.Expr:
 
     if factor.isdigit():
         return sympy.Integer(factor)
-    if factor == "P-1":
-        return sympy.Symbol("P", positive=True, integer=True) - 1
+    if factor.endswith("-1"):
+        return sympy.Symbol(factor.removesuffix("-1"), positive=True, integer=True) - 1
     return sympy.Add(*[sympy.Symbol(name, positive=True, integer=True) for name in factor.split("+")])

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from mla_cost.errors import InputError, shown
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.table import TABLE, Setting
 
@@ -24,6 +25,49 @@ def command_of(settings: PlanSettings) -> str:
     ]
     words = [word for row in reported for word in _words(row, getattr(settings, row.name))]
     return shlex.join(["mla-cost", "plan", *words])
+
+
+def settings_of(command: str) -> PlanSettings:
+    """The settings of a command that `command_of` has written: what `mla-cost plan` makes of it.
+
+    >>> settings_of("mla-cost plan --model kimi-k2 --device none --seq-len 8k --form laga --no-causal").seq_len
+    8192
+
+    Raises:
+        InputError: words that it does not write.
+
+    """
+    from mla_cost.inputs import plan_files
+
+    flags: dict[str, Any] = {}
+    assigned: list[str] = []
+    reserved: list[str] = []
+    words = iter(shlex.split(command)[2:])
+    rows = {flag: row for row in TABLE.values() for flag in row.flags}
+    for word in words:
+        row = rows.get(word) or rows.get(f"--{word.removeprefix('--no-')}")
+        if row is None and word != "--set":
+            raise InputError(f"unknown option {shown(word)}", allowed="the flags of `mla-cost plan`")
+        if row is not None and row.kind == "switch":
+            flags[row.name] = word in row.flags
+            continue
+        value = next(words, "")
+        if row is None:
+            assigned.append(value)
+        elif row.kind == "entries":
+            reserved.append(value)
+        else:
+            flags[row.name] = _read(row, value)
+    named = (plan_files.assignments(assigned), plan_files.assignments(reserved, "reserve"))
+    return plan_files.settings(None, flags, *named).by_scope()
+
+
+def _read(row: Setting, value: str) -> Any:
+    from mla_cost.inputs import plan_files
+
+    if row.kind == "names":
+        return plan_files.names([value])
+    return int(value) if row.kind == "count" and value.lstrip("-").isdigit() else value
 
 
 # what a search goes over, or takes from it, but for what it holds unless asked otherwise

@@ -221,6 +221,12 @@ _ROWS: Final = (
         aliases=("--cp", "--context-parallel-size"), formula="plan", example="8",
     ),
     Setting(
+        "sp_inside", MESH,
+        "Neighbours that form an inner group where a scheme has groups inside groups; 0 is the most that divide heads "
+        "and sp", "count", unit="ranks", default=0, least=0, most=2**16, scopes=BOTH, numbers=BOTH, search="fixed",
+        reads=LAYERS, example="4",
+    ),
+    Setting(
         "pp", MESH, "Pipeline stages", **{**_RANKS, "unit": "stages"}, example="16",
     ),
     Setting(
@@ -293,6 +299,11 @@ _ROWS: Final = (
         "remat", STEP, "What backward runs again: core_attn, mlp, moe, ...", "text", default="none", most=200,
         metavar="none|full|PART+PART", reads=LAYERS, search="choice", formula="style", heading=True,
         example="core_attn+moe",
+    ),
+    Setting(
+        "remat_layers", STEP, "Layers of each chunk that remat full runs again, from its first; the others keep all",
+        "count", unit="layers", least=0, most=4096, none=True, unsaid="all of them by default", scopes=MODEL,
+        reads=LAYERS | PIPELINES, example="8",
     ),
     Setting(
         "profile", CODE, "Whose implementation runs (megatron: scope model)", **_choice(Profiles, defaults.PROFILE),

@@ -10,7 +10,7 @@ from mla_cost.language.machine import Tensor
 from mla_cost.language.program import BoundName, DeclarationError
 
 # a rank's part of a dim, which stands for the whole where a text shows it
-_PARTS = {"S": ("s", "u"), "s": ("u",), "n": ("l",)}
+_PARTS = {"S": ("s", "u", "S_in"), "s": ("u",), "n": ("l", "l_in")}
 
 
 def tensor_of(name: str, names: Mapping[str, Tensor]) -> Tensor:

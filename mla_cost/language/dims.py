@@ -1,6 +1,7 @@
 """The symbols of every formula, and how the dims of a tensor are made of them.
 
 s, P and l (or n, where no scheme divides the heads) are base symbols; S = s*P and n = l*P, so nothing ever divides.
+Where a scheme has groups inside groups, A and C stand for P = A*C and `l_in` for l: n = l_in*A.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "S": ("sequence length, all ranks together", "seq_len"),
     "P": ("ranks that share one sequence", "sp"),
     "P_others": ("the other ranks that share one sequence, P - 1", "sp - 1"),
+    "A": ("ranks of an inner group of those that share one sequence", "sp_inside"),
+    "C": ("inner groups that share one sequence, P/A", "sp / sp_inside"),
+    "C_others": ("the other inner groups, C - 1", "sp / sp_inside - 1"),
+    "A_others": ("the other ranks of an inner group, A - 1", "sp_inside - 1"),
     "t": ("ranks of tensor parallelism", "tp"),
     "s": ("sequence positions on one rank, S/P", "seq_len / sp"),
+    "S_in": ("sequence positions of an inner group, s*A", "seq_len / sp * sp_inside"),
     "u": ("sequence positions on one rank outside the regions of tensor parallelism, s/t", "seq_len / sp / tp"),
     "b": ("sequences in a micro-batch", "micro_batch"),
     "n": ("attention heads of one tp rank", "dims.heads / tp"),
     "l": ("heads on one rank where a scheme divides them, n/P", "dims.heads / tp / sp"),
+    "l_in": ("heads on one rank where a scheme divides them inside groups, n/A", "dims.heads / tp / sp_inside"),
     "h": ("hidden width", "dims.hidden"),
     "d_q": ("width of the query latent, 0 without one", "dims.q_lora_rank"),
     "d_q_part": ("columns of the query latent on one tp rank, d_q/t", "dims.q_lora_rank / tp"),
@@ -55,7 +62,7 @@ SYMBOLS: dict[str, tuple[str, str]] = {
 }
 HEADS = frozenset({"n", "l"})  # dims that count heads, all of a rank or those of one of a sequence's
 # dims that are one tp rank's part of a width: a weight with one of them is divided
-TP_PARTS = frozenset({"n", "l", "d_q_part", "kv_part", "f", "V", "m", "j"})
+TP_PARTS = frozenset({"n", "l", "l_in", "d_q_part", "kv_part", "f", "V", "m", "j"})
 # dims that are one rank's part of the experts: a weight with one of them is divided over ep, and over etp by its width
 EXPERT_PARTS = frozenset({"c"})
 # widths that a kernel fixes, such as the last dim of Ascend's softmax statistics
@@ -81,10 +88,21 @@ class Predicates:
     ones: base symbols whose value is 1. zeros: symbols whose value is 0 (r without RoPE, d_q without a query latent).
     heads_divided: whether a scheme divides the heads over the ranks (then n = l*P, otherwise n is a base symbol).
     rows_divided: whether tensor parallelism divides the sequence between its regions (then s = u*t, otherwise u is s).
+    nested: whether the ranks of a sequence are groups inside groups (then P = C*A and n = l_in*A).
     Equal predicates are one object (`predicates`), so what is derived from dims is worked out once.
     """
 
-    __slots__ = ("_atoms", "_elements", "_row_majors", "alike", "heads_divided", "ones", "rows_divided", "zeros")
+    __slots__ = (
+        "_atoms",
+        "_elements",
+        "_row_majors",
+        "alike",
+        "heads_divided",
+        "nested",
+        "ones",
+        "rows_divided",
+        "zeros",
+    )
 
     def __init__(
         self,
@@ -92,11 +110,13 @@ class Predicates:
         zeros: frozenset[str] = frozenset(),
         heads_divided: bool = True,
         rows_divided: bool = False,
+        nested: bool = False,
     ) -> None:
         self.ones = ones
         self.zeros = zeros
         self.heads_divided = heads_divided
         self.rows_divided = rows_divided
+        self.nested = nested
         self._atoms: dict[str, Atoms] = {}
         self._elements: dict[tuple[str, ...], Polynomial] = {}
         self._row_majors: dict[tuple[str, ...], Axes] = {}
@@ -113,6 +133,11 @@ class Predicates:
         return "u" if self.rows_divided else "s"
 
     @property
+    def heads(self) -> str:
+        """The dim of a rank's heads: n where no scheme divides them."""
+        return ("l_in" if self.nested else "l") if self.heads_divided else "n"
+
+    @property
     def experts_divided(self) -> bool:
         """Whether more than one rank shares the experts."""
         return "E" not in self.ones
@@ -126,6 +151,7 @@ class Predicates:
         """The key in words, as formulas print it: 'sp > 1, more than one head per rank'."""
         heads = "head per rank" if self.heads_divided else "head"
         parts = ["sp > 1" if self.exchanged else "sp = 1"]
+        parts += ["groups inside groups"] * self.nested
         parts.append(f"one {heads}" if self._one_head() else f"more than one {heads}")
         parts.append("one sequence per micro-batch" if "b" in self.ones else "more than one sequence per micro-batch")
         parts += ["one position per rank"] * ("s" in self.ones)
@@ -133,7 +159,7 @@ class Predicates:
         return ", ".join(parts)
 
     def _one_head(self) -> bool:
-        return ("l" if self.heads_divided else "n") in self.ones
+        return self.heads in self.ones
 
     def present(self, name: str) -> str:
         """The dim without its absent parts: k+r is k where r is 0."""
@@ -142,11 +168,15 @@ class Predicates:
     def factors(self, name: str) -> tuple[str, ...]:
         """The base factors of a dim: S is (P, s), k+r is one factor of its own."""
         if name == "S":
-            return ("P", *self.factors("s"))
+            return (*self.factors("P"), *self.factors("s"))
+        if name == "P" and self.nested:
+            return ("C", "A")
+        if name == "S_in":
+            return ("A", *self.factors("s"))
         if name == "s" and self.rows_divided:
             return ("t", "u")
         if name == "n" and self.heads_divided:
-            return ("P", "l")
+            return ("A", "l_in") if self.nested else ("P", "l")
         return (name,)
 
     def atoms(self, name: str) -> Atoms:
@@ -194,9 +224,10 @@ def predicates(
     zeros: frozenset[str] = frozenset(),
     heads_divided: bool = True,
     rows_divided: bool = False,
+    nested: bool = False,
 ) -> Predicates:
     """The predicates, one object for equal arguments."""
-    return Predicates(ones, zeros, heads_divided, rows_divided)
+    return Predicates(ones, zeros, heads_divided, rows_divided, nested)
 
 
 @cache
@@ -227,17 +258,29 @@ QUOTIENTS: dict[str, tuple[str, str | int]] = {
     "l": ("n", "P"),
     "r_half": ("r", 2),
     "s_half": ("s", 2),
+    "C": ("P", "A"),
+    "l_in": ("n", "A"),
 }
+# of those, what only groups inside groups have
+NESTED: frozenset[str] = frozenset({"C", "l_in", "C_others", "A_others"})
+FLAT: tuple[str, ...] = tuple(name for name in QUOTIENTS if name not in NESTED)
 # ranks of an axis less this one, and of which axis; formulas know the first alone
-OTHERS: dict[str, str] = {"P_others": "P", "other_tp_ranks": "t", "other_expert_ranks": "E", "other_etp_ranks": "T"}
+OTHERS: dict[str, str] = {
+    "P_others": "P",
+    "C_others": "C",
+    "A_others": "A",
+    "other_tp_ranks": "t",
+    "other_expert_ranks": "E",
+    "other_etp_ranks": "T",
+}
 
 
-def follow(values: Mapping[str, Any], wanted: Iterable[str] = (*QUOTIENTS, "P_others")) -> dict[str, Any]:
+def follow(values: Mapping[str, Any], wanted: Iterable[str] = (*FLAT, "P_others")) -> dict[str, Any]:
     """The symbols that follow from these values: numbers, or arrays of them.
 
-    A rank of tensor parallelism is the only one where t has no value.
+    A rank of tensor parallelism is the only one where t has no value, and alone in its inner group where A has none.
     """
-    found = {"t": 1, **values}
+    found = {"t": 1, "A": 1, **values}
     for name in wanted:
         if name in OTHERS:
             found[name] = found[OTHERS[name]] - 1
@@ -248,20 +291,24 @@ def follow(values: Mapping[str, Any], wanted: Iterable[str] = (*QUOTIENTS, "P_ot
     return {name: found[name] for name in wanted}
 
 
-def base_values(values: Mapping[str, int], heads_divided: bool) -> dict[str, int]:
-    """Values for the base symbols, from S, P, b, the widths, n (heads of one tp rank), and t where it is above 1.
+def base_values(values: Mapping[str, int], heads_divided: bool, nested: bool = False) -> dict[str, int]:
+    """Values for the base symbols, from S, P, b, the widths, n (heads of one tp rank), and t and A where above 1.
 
     Raises:
         ValueError: ranks do not divide S, or n where the heads are divided (a plan refuses these first, by name).
 
     """
-    ranks, parts = values["P"], values["P"] * values.get("t", 1)
+    ranks, parts = values["A" if nested else "P"], values["P"] * values.get("t", 1)
     if values["S"] % parts or (heads_divided and values["n"] % ranks):
         raise ValueError(f"{parts} ranks do not divide S = {values['S']}, or {ranks} not n = {values['n']}")
-    base = {**values, **follow(values)}
+    base = {**values, **follow(values, (*QUOTIENTS, "P_others", "C_others", "A_others"))}
     del base["S"]
-    if not heads_divided:
-        del base["l"]
+    heads = ("l_in" if nested else "l") if heads_divided else "n"
+    for unused in {"l", "l_in"} - {heads}:
+        del base[unused]
+    if not nested:
+        for unused in ("A", *NESTED - {"l_in"}):
+            base.pop(unused, None)
     return base
 
 
@@ -269,21 +316,22 @@ _WIDTHS = ("h", "d_q", "d_q_part", "d_c", "k", "r", "kv_part", "v", "r_half", "f
 _COUNTED = ("P", "s", "t", "u", "b", *_WIDTHS, "q", "e", "c", "K", "R")
 
 
-def predicates_of(base: Mapping[str, int], heads_divided: bool) -> Predicates:
+def predicates_of(base: Mapping[str, int], heads_divided: bool, nested: bool = False) -> Predicates:
     """The predicates that hold for these base values."""
-    ones = frozenset(name for name in (*_COUNTED, "l" if heads_divided else "n") if base.get(name) == 1)
+    heads = ("l_in" if nested else "l") if heads_divided else "n"
+    ones = frozenset(name for name in (*_COUNTED, heads) if base.get(name) == 1)
     zeros = frozenset(name for name in ("d_q", "r", "m") if base.get(name, 0) == 0)
     alone = {symbol for symbol in ("E", "T") if base.get(symbol, 1) == 1}
-    return predicates(ones | alone, zeros, heads_divided, base.get("t", 1) > 1)
+    return predicates(ones | alone, zeros, heads_divided, base.get("t", 1) > 1, nested)
 
 
 def declared(names: Iterable[str]) -> tuple[str, ...]:
     """Dims (or the symbols of a monomial) as formulas print them: S and n where P meets s and l, in declared order."""
     found = list(names)
-    for local, whole in (("s", "S"), ("l", "n")):
-        while "P" in found and local in found:
-            found.remove("P")
-            found.remove(local)
+    for parts, whole in (("CAs", "S"), ("Ps", "S"), ("As", "S_in"), ("CA", "P"), ("Pl", "n"), (("A", "l_in"), "n")):
+        while all(part in found for part in parts):
+            for part in parts:
+                found.remove(part)
             found.append(whole)
     order = {name: at for at, name in enumerate(SYMBOLS)}
     return tuple(sorted(found, key=lambda name: order.get(name, len(order))))

@@ -133,7 +133,14 @@ class Piece(NamedTuple):
         return f"{owner}piece {self.name}, line `{line}`"
 
 
-SIZES_ASKED: Final = ("seq_len", "sp", "heads")  # what requirements ask about, and their messages tell
+SIZES_ASKED: Final = (
+    "seq_len",
+    "sp",
+    "heads",
+    "sp_inside",
+    "sp_outside",
+    "four",
+)  # what requirements ask about, and their messages tell
 
 
 @dataclass(frozen=True)
@@ -173,7 +180,8 @@ class Requirement:
 
 def sizes_asked(values: Mapping[str, Any]) -> dict[str, Any]:
     """What requirements ask about, by the names of settings and dims. values: of the symbols S, P and n."""
-    return dict(zip(SIZES_ASKED, (values["S"], values["P"], values["n"]), strict=True))
+    inside, outside = values.get("A", 1), values.get("C", values["P"])
+    return dict(zip(SIZES_ASKED, (values["S"], values["P"], values["n"], inside, outside, 4), strict=True))
 
 
 class Form(NamedTuple):
@@ -288,9 +296,9 @@ class Profile(NamedTuple):
     """Whose implementation runs.
 
     texts: for each layer by name, pieces that stand in place of the layer's and the form's own; a profile that has any
-    prices these layers only. kernels, schemes: those that it runs, all where empty. refused: forms that it does not
-    train, each with the reason and the way out. sparse: how it trains models with an indexer, where that is another way
-    than the one priced. fixed: settings that its code leaves no choice in. needs: dims that may
+    prices these layers only. kernels: those that it runs, all where empty. refused: forms that it does not train, each
+    with the reason and the way out. sparse: how it trains models with an indexer, where that is another way than the
+    one priced. fixed: settings that its code leaves no choice in. needs: dims that may
     not be absent, with the reason. recomputes: policies without output that its texts have pieces for. losses: the
     values of cross_entropy that its head knows. allowances: budgeted beside what its programs count. reentrant: its
     checkpoints run a part again to its end and go back through it by themselves. staging: by dispatcher, what lies
@@ -303,7 +311,6 @@ class Profile(NamedTuple):
     source: str
     texts: Mapping[str, str] = MappingProxyType({})
     kernels: tuple[str, ...] = ()
-    schemes: tuple[str, ...] = ()
     refused: Mapping[str, str] = MappingProxyType({})
     sparse: str = ""
     fixed: Mapping[str, str] = MappingProxyType({})
@@ -323,26 +330,25 @@ class Profile(NamedTuple):
         return parse(self.texts.get(layer, ""), f"profile {self.name}")
 
 
-Move = Literal[
-    "sequence_to_heads",
-    "heads_to_sequence",
-    "gather",
-    "own_heads",
-    'gather "tp"',
-    'scatter "tp"',
-    "to_experts",
-    "from_experts",
-    "reorder",
-    'gather "etp"',
-    'scatter "etp"',
-]
+# one op, or several one after another: `heads_to_sequence, cut_to "v"`
+Move = str
+
+
+def first_op(move: str) -> str:
+    """The op that a move begins with."""
+    return move.partition(",")[0]
 
 
 class Scheme(NamedTuple):
     """What crosses ranks, and where: a move for each tag. Nothing moves on one rank.
 
-    attends: the op that attends and exchanges in one call, where a scheme is a kernel's own; profiles that list the
-    scheme run it, others do not.
+    attends: the op, with its words, that attends and exchanges in one call. text: pieces that stand in place of the
+    form's, with points of their own. inside: what inner groups of `sp_inside` ranks do, next to each other: `moves` run
+    among them (`heads`), or they are the windows of a ring (`window`); what attends goes between the groups.
+    deal: how the tokens of a sequence sit on ranks. profiles: whose code runs it. basis: whether its moves were read in
+    code or in equations (`stated`), follow from what was read (`derived`), or are ours from words (`inferred`).
+    offered: whether searches, levers and the grids of tests try it where nobody names it. systems: where it is found,
+    under the names that it has there. notes: reported with every answer.
     """
 
     name: str
@@ -351,6 +357,14 @@ class Scheme(NamedTuple):
     requires: tuple[Requirement, ...]
     source: str
     attends: str = ""
+    text: str = ""
+    inside: Literal["", "heads", "window"] = ""
+    deal: Literal["contiguous", "zig-zag"] = "contiguous"
+    profiles: tuple[str, ...] = ("reference",)
+    basis: Literal["stated", "derived", "inferred"] = "stated"
+    offered: bool = False
+    systems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def piece(self) -> Piece:
@@ -359,9 +373,29 @@ class Scheme(NamedTuple):
         return parse(text, f"scheme {self.name}")["attend"]
 
     @property
+    def pieces(self) -> Mapping[str, Piece]:
+        """What stands in place of the form's pieces of the same names."""
+        return parse(self.text, f"scheme {self.name}")
+
+    @property
+    def points(self) -> frozenset[str]:
+        """The tags of its own text."""
+        return frozenset(_points(piece.body for piece in self.pieces.values()))
+
+    @property
     def divides_heads(self) -> bool:
         """Whether each rank computes its own heads only."""
-        return not {"sequence_to_heads", "own_heads"}.isdisjoint(self.moves.values())
+        return any(first_op(move) in {"sequence_to_heads", "own_heads"} for move in self.moves.values())
+
+    def groups(self, inner: Any, outer: Any) -> tuple[Any, Any]:
+        """Whether heads are divided, and whether there are groups inside groups, for so many ranks of each.
+
+        At either end one of the two is left: all ranks in one group, or each in one of its own.
+        """
+        if not self.inside:
+            return self.divides_heads, False
+        nested = (inner > 1) & (outer > 1)
+        return (self.divides_heads & (inner > 1)) if self.divides_heads else False, nested
 
 
 class Limit(NamedTuple):

@@ -38,6 +38,7 @@ from mla_cost.language.program import (
     Parameter,
     Piece,
     Return,
+    Scheme,
     Statement,
     called,
 )
@@ -135,7 +136,9 @@ def reduced(key: Key) -> Key:
     ones = known.ones - (frozenset() if sorts else {RANK_EXPERTS}) | (
         frozenset() if EXPERTS in reached else EXPERT_AXES
     )
-    found = found._replace(predicates=predicates(ones, known.zeros, known.heads_divided, known.rows_divided))
+    found = found._replace(
+        predicates=predicates(ones, known.zeros, known.heads_divided, known.rows_divided, known.nested)
+    )
     if ATTENTION in reached:
         return found
     form, scheme, kernel = (next(iter(known)) for known in (FORMS, SCHEMES, KERNELS))
@@ -174,8 +177,10 @@ def listing(key: Key) -> tuple[Line, ...]:
 
 def _moves(key: Key) -> dict[str, str]:
     """What crosses ranks at the points of a program."""
-    predicates = key.predicates
-    found: dict[str, str] = dict(SCHEMES[key.scheme].moves) if predicates.exchanged else {}
+    predicates, scheme = key.predicates, SCHEMES[key.scheme]
+    found: dict[str, str] = (
+        dict(scheme.moves) if predicates.exchanged and inner_groups_exchange(scheme, predicates) else {}
+    )
     for holds, moves in (
         (predicates.rows_divided, TENSOR_PARALLEL),
         (predicates.experts_divided, EXPERT_PARALLEL),
@@ -184,6 +189,20 @@ def _moves(key: Key) -> dict[str, str]:
     ):
         found.update(moves if holds else {})
     return found
+
+
+def inner_groups_exchange(scheme: Scheme, predicates: Predicates) -> bool:
+    """Whether a scheme's moves run: not among inner groups of one rank each."""
+    return scheme.inside != "heads" or predicates.heads_divided
+
+
+def attends_itself(scheme: Scheme, predicates: Predicates) -> bool:
+    """Whether a scheme's own attention runs: not where all ranks are one inner group."""
+    return (
+        bool(scheme.attends)
+        and predicates.exchanged
+        and (scheme.inside != "heads" or predicates.nested or not predicates.heads_divided)
+    )
 
 
 def divided_columns(op: Op, predicates: Predicates) -> tuple[Op, ...]:
@@ -209,7 +228,8 @@ class _Run:
         self.key = key
         self.layer = LAYERS[key.layer]
         replaced = PROFILES[key.profile].pieces(key.layer)
-        self.pieces: Mapping[str, Piece] = {**form_of(key.form).pieces, **self.layer.pieces, **replaced}
+        own = SCHEMES[key.scheme].pieces if key.predicates.exchanged else {}
+        self.pieces: Mapping[str, Piece] = {**form_of(key.form).pieces, **self.layer.pieces, **replaced, **own}
         self.moves = _moves(key)
         self.settings = key.settings()
         self.checkpointed = recompute.pieces(key.remat) if self.layer.recomputed else frozenset()
@@ -399,7 +419,7 @@ class _Run:
 
     def _attention(self, shared: bool) -> Piece:
         scheme = SCHEMES[self.key.scheme]
-        if scheme.attends and self.key.predicates.exchanged:
+        if attends_itself(scheme, self.key.predicates):
             return scheme.piece
         return KERNELS[self.key.kernel].piece(shared, self.key.attention_layout)
 
@@ -440,5 +460,10 @@ class _Run:
         self._bind(names, results, self._listed(Op(results, op, (), given), names))
 
     def _move(self, tag: str, move: str, name: str, names: dict[str, Tensor]) -> list[Tensor]:
-        op, words = called(move)
+        *before, last = (called(each.strip()) for each in move.split(","))
+        for op, words in before:
+            self._bind(names, (BoundName(name, None),), self._one_move(tag, op, words, name, names))
+        return self._one_move(tag, *last, name, names)
+
+    def _one_move(self, tag: str, op: str, words: tuple[str, ...], name: str, names: dict[str, Tensor]) -> list[Tensor]:
         return self._listed(Op((BoundName(name, None),), op, words, (name,)), names, f"exchange {tag}")

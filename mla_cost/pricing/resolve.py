@@ -18,7 +18,7 @@ from mla_cost.inputs import table
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.dims import SYMBOLS, base_values, predicates_of
-from mla_cost.language.numbers import ceil_divide, round_up
+from mla_cost.language.numbers import at_each, ceil_divide, floor_divide, maximum, round_up
 from mla_cost.language.program import Kernel, Pair, Profile, Requirement, Scheme, sizes_asked
 from mla_cost.language.recompute import DISCARDING, POLICIES, TOGETHER
 from mla_cost.pricing.compile import Key, form_of
@@ -42,8 +42,12 @@ class Point(NamedTuple):
     v_layout_matters: bool
 
 
-def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = "attention") -> Point:
+def resolve(
+    model: ModelConfig, form: str, settings: PlanSettings, layer: str = "attention", *, whoever: bool = False
+) -> Point:
     """The program and the symbol values of one form at these settings.
+
+    whoever: let a scheme run in a block of another implementation than its own.
 
     Raises:
         InputError: a name that does not exist. Illegal: names that exist but make no program together.
@@ -52,14 +56,19 @@ def resolve(model: ModelConfig, form: str, settings: PlanSettings, layer: str = 
     scheme = scheme_of(form, settings.scheme)
     kernel = named("kernel", settings.kernel, KERNELS)
     values = symbol_values(model, settings)
+    values |= inner_values(scheme, values, settings.sp_inside)
     _require(scheme, values, settings.tp)
-    profile = _profile(model, form, scheme, kernel, settings, layer)
+    profile = _profile(model, form, kernel, settings, layer)
+    _require_scheme(scheme, kernel, profile, settings.sp, whoever)
+    if scheme.attends and form_of(form).shared_key:
+        raise Illegal(_one_key(scheme, form))
     if layer != "attention":
         values |= layer_values(model, settings)
     elif settings.idle_mlp:
         values["f"] = settings.idle_mlp
-    base = base_values(values, scheme.divides_heads)
-    predicates = predicates_of(base, scheme.divides_heads)
+    groups = scheme.groups(values.get("A", 1), values.get("C", 1))
+    base = base_values(values, *groups)
+    predicates = predicates_of(base, *groups)
     require_present(profile, predicates.zeros)
     matters = not predicates.exchanged or "value" not in scheme.moves
     key = Key(
@@ -125,13 +134,23 @@ def scheme_of(form: str, wanted: str | None) -> Scheme:
             f"{form} is {declared.form} with scheme {declared.scheme}; "
             f"for scheme {scheme.name} ask for form {declared.form}"
         )
-    missing = sorted(scheme.moves.keys() - form_of(form).points)
+    missing = sorted(scheme.moves.keys() - form_of(form).points - scheme.points)
+    if not scheme.pieces.keys() <= form_of(form).pieces.keys():
+        raise Illegal(_one_key(scheme, form))
     if missing:
         raise Illegal(
             f"scheme {scheme.name} moves {' and '.join(missing)}, which form {form} never makes; "
             f"its scheme is {declared.scheme}"
         )
     return scheme
+
+
+def _one_key(scheme: Scheme, form: str) -> str:
+    """What to say of a scheme for keys of every head, and the way out."""
+    return (
+        f"scheme {scheme.name} moves keys and values of every head, and form {form} has one key for all; "
+        f"its scheme is {FORMS[form].scheme}"
+    )
 
 
 def symbol_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
@@ -151,11 +170,27 @@ def symbol_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
     }
 
 
+def inner_ranks(wanted: int, heads: int, ranks: int) -> int:
+    """The ranks of an inner group: those asked for, or where nobody says the most that divide heads and all ranks."""
+    return wanted or gcd(heads, ranks)
+
+
+def inner_values(scheme: Scheme, values: Mapping[str, Any], wanted: Any) -> dict[str, Any]:
+    """A, the ranks of an inner group, and C, how many of those there are; nothing where a scheme has none.
+
+    values: of P and n. wanted: as the setting `sp_inside`. Numbers, or arrays of them.
+    """
+    if not scheme.inside:
+        return {}
+    inside = at_each(inner_ranks, wanted, values["n"], values["P"])
+    return {"A": inside, "C": maximum(floor_divide(values["P"], inside), 1)}
+
+
 def policy(wanted: str, profile: Profile) -> str:
     """A recomputation policy, its names known and in a fixed order.
 
     Raises:
-        InputError: a name that the profile has not. Illegal: two that are not priced together.
+        InputError: a name that the profile has not. Illegal: two that exclude each other.
 
     """
     names = wanted.split("+")
@@ -166,7 +201,7 @@ def policy(wanted: str, profile: Profile) -> str:
             raise _no_policy(name, profile)
     for first, second in TOGETHER:
         if first in names and second in names:
-            raise Illegal(f"remat {first} and {second} are not priced together yet; use one of them")
+            raise Illegal(f"remat {first} runs whole layers again, {second} parts of them; use one of them")
     return "+".join(name for name in (*POLICIES, *DISCARDING) if name in names)
 
 
@@ -261,10 +296,8 @@ def token_values(model: ModelConfig, ep: int, imbalance: int | str, tokens: int)
     return {"D": arrived, "a": ceil_divide(arrived, ep)}
 
 
-def _profile(
-    model: ModelConfig, form: str, scheme: Scheme, kernel: Kernel, settings: PlanSettings, layer: str
-) -> Profile:
-    """The profile asked for, where it runs this form, scheme, kernel and layer.
+def _profile(model: ModelConfig, form: str, kernel: Kernel, settings: PlanSettings, layer: str) -> Profile:
+    """The profile asked for, where it runs this form, kernel and layer.
 
     Raises:
         InputError: an unknown name. Illegal: what it does not run, with what it does.
@@ -278,13 +311,26 @@ def _profile(
         raise Illegal(
             f"profile {profile.name} does not run kernel {kernel.name}; use kernel {' or '.join(profile.kernels)}"
         )
-    if scheme.attends and scheme.name not in profile.schemes:
-        runs = [name for name, other in PROFILES.items() if scheme.name in other.schemes]
-        raise Illegal(f"scheme {scheme.name} is part of an attention call that only profile {' or '.join(runs)} has")
-    if profile.schemes and settings.sp > 1 and scheme.name not in profile.schemes:
-        known = " or ".join(profile.schemes)
-        raise Illegal(f"profile {profile.name} is not priced with scheme {scheme.name}; use scheme {known}")
     return profile
+
+
+def _require_scheme(scheme: Scheme, kernel: Kernel, profile: Profile, ranks: int, whoever: bool) -> None:
+    """Refuse a scheme that a profile or a kernel does not run.
+
+    Raises:
+        Illegal: with what does.
+
+    """
+    own = profile.name in scheme.profiles or whoever
+    if scheme.attends and not own:
+        runs = " or ".join(scheme.profiles)
+        raise Illegal(f"scheme {scheme.name} is part of an attention call that only profile {runs} has")
+    if ranks > 1 and not own:
+        known = " or ".join(each.name for each in SCHEMES.values() if profile.name in each.profiles)
+        raise Illegal(f"profile {profile.name} is not priced with scheme {scheme.name}; use scheme {known}")
+    if scheme.attends and ranks > 1 and not kernel.fused:
+        fused = " or ".join(each.name for each in KERNELS.values() if each.fused)
+        raise Illegal(f"scheme {scheme.name} attends piece by piece in a fused kernel; use kernel {fused}")
 
 
 def refuse_form(model: ModelConfig, form: str, profile: Profile) -> None:
@@ -343,7 +389,8 @@ def _way_out(scheme: Scheme, broken: Requirement, fields: Mapping[str, int]) -> 
     if broken.what != "seq_len":
         return reported
     parts = broken.parts(fields[broken.by])
-    return f"{reported}, the nearest seq_len above is {round_up(fields['seq_len'], parts)}"
+    above = f"the nearest seq_len above is {round_up(fields['seq_len'], parts)}"
+    return above if broken.by not in table.TABLE else f"{reported}, {above}"
 
 
 def _padding(kernel: Kernel, shared: bool, wanted: str | None, values: Mapping[str, int]) -> str:

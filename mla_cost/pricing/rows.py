@@ -276,6 +276,7 @@ def _notes(it: BlockFigures) -> list[str]:
     notes = []
     if not it.point.v_layout_matters:
         notes.append(f"v_layout: no effect ({why_no_layout(it.point)})")
+    notes += it.point.scheme.notes
     if _sends_more_than_baseline(it):
         notes.append(f"at this number of heads per rank it sends more bytes than {defaults.BASELINE}")
     return notes

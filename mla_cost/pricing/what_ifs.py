@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
-from mla_cost.declared.schemes import SCHEMES
+from mla_cost.declared.schemes import SCHEMES, offered
 from mla_cost.declared.shardings import SHARDINGS
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
@@ -159,7 +159,7 @@ def changes(asked: PricedPlan) -> Iterator[Change]:
     settings, row = asked.settings, asked.row
     yield from (Change("form", {"form": (form,), "scheme": None}) for form in FORMS if form != row.form)
     if settings.sp > 1:
-        yield from (Change("scheme", {"scheme": scheme}) for scheme in SCHEMES if scheme != row.scheme)
+        yield from (Change("scheme", {"scheme": scheme}) for scheme in offered() if scheme != row.scheme)
     yield from _kernels(asked)
     yield from _others("v_layout", settings)
     yield from (

@@ -9,6 +9,7 @@ import pytest
 
 import mla_cost
 from mla_cost.cli import main
+from mla_cost.declared.foreign import FULLY_SHARDED
 from mla_cost.errors import InputError
 from mla_cost.inputs import importers
 from mla_cost.inputs.config import validated
@@ -35,11 +36,48 @@ MINDSPEED: dict[str, Any] = {
 }  # fmt: skip
 
 
+_RUN: dict[str, Any] = {"form": ["explicit"], "sharding": "distributed", "dtype": "bf16", "gradient_dtype": "fp32"}
+OTHERS: dict[str, dict[str, Any]] = {
+    # 8 ranks over tp 4: dp 2; 128 x 8 responses over 4 steps and dp 2 are 128 of 4,096 tokens, 64 packs of 8,192
+    "slime.sh": {
+        **_RUN, "model": "moonlight-16b-a3b", "seq_len": 8192, "tp": 4, "pp": 1, "sp": 1, "ep": 8, "etp": 1, "dp": 2,
+        "micro_batch": 1, "micro_batches": 64, "remat": "full", "dispatcher": "deepep", "profile": "megatron",
+    },
+    # 32 ranks over tp 8 x pp 2: dp 2; 256 x 4 responses over dp 2 x 2
+    "verl.sh": {
+        **_RUN, "model": "moonlight-16b-a3b", "seq_len": 4096, "tp": 8, "pp": 2, "sp": 1, "ep": 8, "etp": 1, "dp": 2,
+        "last_layers": 13, "micro_batch": 2, "micro_batches": 256, "remat": "none", "dispatcher": "alltoall",
+        "profile": "megatron",
+    },
+    # no ranks: the fewest of tp 2 that hold ep 8 are dp 4
+    "bridge.yaml": {
+        **_RUN, "model": "moonlight-16b-a3b", "seq_len": 8192, "tp": 2, "pp": 1, "sp": 1, "ep": 8, "etp": 1, "dp": 4,
+        "micro_batch": 1, "micro_batches": 8, "remat": "mla_up_proj", "dispatcher": "alltoall", "rope_fusion": "off",
+        "profile": "megatron", "vocab_multiple": 128,
+    },
+    "titan.toml": {
+        "form": ["explicit"], "model": "deepseek-v2-lite", "seq_len": 4096, "tp": 1, "pp": 1, "sp": 1, "ep": 8,
+        "etp": 1, "dp": 8, "micro_batch": 4, "micro_batches": 4, "remat": "full", "dtype": "bf16",
+        "sharding": FULLY_SHARDED or "zero2",
+    },
+    # 256 / (2 x 4)
+    "deepspeed.json": {
+        "model": "deepseek-v3", "seq_len": 16384, "micro_batch": 2, "micro_batches": 4, "dp": 32, "sharding": "zero1",
+        "dtype": "bf16", "gradient_dtype": "bf16",
+    },
+    "accelerate.yaml": {
+        "model": "deepseek-v3", "seq_len": 16384, "dp": 16, "dtype": "bf16", "sharding": "zero2", "remat": "full",
+    },
+}  # fmt: skip
+
+
 def read(name: str, **options: Any) -> Imported:
     return importers.read(LAUNCH / name, **options)
 
 
-@pytest.mark.parametrize(("name", "settings"), [("megatron.sh", MEGATRON), ("mindspeed.sh", MINDSPEED)])
+@pytest.mark.parametrize(
+    ("name", "settings"), [("megatron.sh", MEGATRON), ("mindspeed.sh", MINDSPEED), *OTHERS.items()]
+)
 def test_every_setting_follows_from_the_script(name: str, settings: dict[str, Any]) -> None:
     assert read(name).settings == settings
 
@@ -63,7 +101,7 @@ def test_ranks_that_the_user_states_decide_the_micro_batches() -> None:
         read("megatron.sh", dp=48)
 
 
-@pytest.mark.parametrize("name", ["megatron.sh", "mindspeed.sh"])
+@pytest.mark.parametrize("name", ["megatron.sh", "mindspeed.sh", *OTHERS])
 def test_the_written_plan_is_the_plan(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.yaml"
     with pytest.raises(SystemExit) as ended:

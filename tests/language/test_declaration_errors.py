@@ -79,7 +79,7 @@ LINES = {
         "keys_values takes latent, k_rope, w; 2 given",
     ),
     "attention without a value": (
-        "o[S b n v] = attend q, key, value",
+        "o = attend q, key, value",
         "o = attend q, key",
         "attend takes q, key, value; 2 given",
     ),

@@ -34,6 +34,7 @@ from mla_cost.language.program import (
     ProgramError,
     Return,
     Statement,
+    called,
     parse,
 )
 from mla_cost.language.rules import RULES
@@ -219,10 +220,11 @@ def test_each_kernel(name):
 @pytest.mark.parametrize("name", SCHEMES)
 def test_each_scheme_moves_points_that_some_form_has(name):
     scheme = SCHEMES[name]
-    points = frozenset().union(*(form_of(form).points for form in FORMS))
+    points = scheme.points.union(*(form_of(form).points for form in FORMS))
     assert set(scheme.moves) <= points
-    assert set(scheme.moves.values()) <= set(RULES)
-    assert not scheme.attends or scheme.attends in RULES
+    assert {called(each.strip())[0] for move in scheme.moves.values() for each in move.split(",")} <= set(RULES)
+    assert not scheme.attends or called(scheme.attends)[0] in RULES
+    assert set(scheme.profiles) <= set(PROFILES)
     assert scheme.source
 
 

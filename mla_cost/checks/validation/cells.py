@@ -9,6 +9,7 @@ from itertools import chain, combinations, cycle, product
 from typing import Any, Literal
 
 from mla_cost.checks.reference.spec import DIMS, SETTINGS, Dims, Spec
+from mla_cost.checks.reference.spec import SCHEMES as EXECUTED
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
@@ -50,6 +51,12 @@ def pairings() -> list[Pairing]:
         schemes = [declared.scheme] if isinstance(declared, Pair) else list(SCHEMES)
         found += [(form, None if s == declared.scheme else s) for s in schemes if _made(form=form, scheme=s, sp=1)]
     return [pair for pair in found if not _renamed_pair(pair)]
+
+
+def _both() -> list[str]:
+    """The schemes that the executor runs, and those that the model tries unasked."""
+    run = {scheme for schemes in EXECUTED.values() for scheme in schemes}
+    return [name for name, scheme in SCHEMES.items() if scheme.offered or name in run]
 
 
 def _renamed_pair(pair: Pairing) -> bool:
@@ -288,7 +295,7 @@ def rank_cells(size: Size, ranks: int) -> list[Spec]:
 def refusable() -> Iterator[dict[str, Any]]:
     """Every form, scheme and kernel together, on one rank, some, and a number that divides nothing."""
     for form, declared in FORMS.items():
-        for scheme in [None] if isinstance(declared, Pair) else SCHEMES:
+        for scheme in [None] if isinstance(declared, Pair) else _both():
             for kernel in KERNELS:
                 yield from (
                     {"form": form, "scheme": scheme, "kernel": kernel, "dims": dims, "seq_len": 16, "sp": sp}

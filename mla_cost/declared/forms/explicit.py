@@ -23,7 +23,7 @@ forward(x):
     key, value = keys_values latent, k_rope, w
     exchange key key
     exchange value value
-    o[S b n v] = attend q, key, value
+    o = attend q, key, value
     exchange output o
     y[S b h] = linear o, W_o[h n v]
     return y

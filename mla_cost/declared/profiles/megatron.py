@@ -314,7 +314,6 @@ PROFILE = Profile(
         "embedding": "",
     },
     kernels=("flash",),
-    schemes=("ulysses", "ring", "kv-all-gather"),
     refused={"absorbed": f"no absorbed training path: {_NO_PATH}", "laga": f"no gather of the latent: {_NO_PATH}"},
     sparse=_SPARSE,  # transformer/experimental_attention_variant/absorbed_mla.py, AbsorbedMLASelfAttention
     fixed={

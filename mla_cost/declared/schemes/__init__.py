@@ -11,3 +11,8 @@ _FILES = sorted(
 SCHEMES: dict[str, Scheme] = {
     scheme.name: scheme for scheme in (import_module(f"mla_cost.declared.schemes.{name}").SCHEME for name in _FILES)
 }
+
+
+def offered() -> tuple[str, ...]:
+    """The schemes that searches and levers try where nobody names one."""
+    return tuple(name for name, scheme in SCHEMES.items() if scheme.offered)

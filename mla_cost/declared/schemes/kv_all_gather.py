@@ -10,4 +10,7 @@ SCHEME = Scheme(
     requires=(HALVES,),
     attends="gathered_attention",
     source="NVIDIA/Megatron-LM, context parallelism with cp_comm_type all_gather; arXiv 2407.21783, section 3.3.2",
+    deal="zig-zag",
+    profiles=("megatron",),
+    offered=True,
 )

@@ -9,4 +9,5 @@ SCHEME = Scheme(
     moves={"key": "gather", "value": "gather"},
     requires=(SEQUENCE,),
     source="NVIDIA/Megatron-LM, context parallelism with cp_comm_type all_gather",
+    offered=True,
 )

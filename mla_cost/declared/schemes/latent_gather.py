@@ -9,4 +9,5 @@ SCHEME = Scheme(
     moves={"query": "sequence_to_heads", "latent": "gather", "weights": "own_heads", "output": "heads_to_sequence"},
     requires=(SEQUENCE, HEADS),
     source="arXiv 2607.17644",
+    offered=True,
 )

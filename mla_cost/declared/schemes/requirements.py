@@ -18,3 +18,22 @@ HALVES = Requirement(
 HEADS = Requirement(
     "divides", "heads", "sp", "every rank keeps an equal number of heads, and sp {sp} does not divide {heads} heads"
 )
+INSIDE = Requirement(
+    "divides",
+    "sp",
+    "sp_inside",
+    "every inner group has as many ranks, and sp_inside {sp_inside} does not divide sp {sp}",
+)
+HEADS_INSIDE = Requirement(
+    "divides",
+    "heads",
+    "sp_inside",
+    "every rank of an inner group keeps as many heads, and sp_inside {sp_inside} does not divide {heads} heads",
+)
+HALVES_OUTSIDE = Requirement(
+    "divides",
+    "seq_len",
+    "sp_outside",
+    "every inner group holds two equal chunks, and 2 x {sp_outside} groups do not divide seq_len {seq_len}",
+    times=2,
+)

@@ -10,4 +10,7 @@ SCHEME = Scheme(
     requires=(HALVES,),
     attends="ring_attention",
     source="NVIDIA/Megatron-LM, context parallelism with cp_comm_type p2p; arXiv 2310.01889 (Ring Attention)",
+    deal="zig-zag",
+    profiles=("megatron",),
+    offered=True,
 )

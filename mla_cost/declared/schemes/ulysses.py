@@ -14,4 +14,6 @@ SCHEME = Scheme(
     },
     requires=(SEQUENCE, HEADS),
     source="arXiv 2309.14509 (DeepSpeed-Ulysses)",
+    profiles=("reference", "megatron"),
+    offered=True,
 )

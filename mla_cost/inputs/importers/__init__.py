@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from mla_cost.declared import defaults
 from mla_cost.errors import InputError, shown
 from mla_cost.inputs.importers.imported import Foreign, Format, Imported, Reading
 
@@ -79,6 +80,9 @@ def _imported(found: Format, reading: Reading) -> Imported:
     from mla_cost.inputs.importers.models import settle
 
     own = settle(reading)
+    for name, usual in (("model", defaults.MODEL), ("seq_len", defaults.SEQ_LEN)):
+        if name not in reading.settings:
+            reading.assume(name, usual, f"{name} is not in the file (--{name.replace('_', '-')} states it)")
     lists = (tuple(reading.taken), tuple(reading.assumed), tuple(reading.ignored))
     return Imported(found.name, found.title, reading.file, reading.settings, own, *lists)
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from mla_cost.errors import InputError, shown
 from mla_cost.inputs.config import ModelConfig, validated
+from mla_cost.inputs.importers.imported import Assumed, Foreign, Format, Reading
 from mla_cost.inputs.importers.stated import ABSENCES, INDEXER, assumed, check_types, near_keys, require_always
 
 _NESTED: Final = ("text_config", "language_config", "llm_config")
@@ -304,3 +305,18 @@ def _as_written(error: InputError, text: Mapping[str, Any]) -> InputError:
         allowed=error.allowed,
         nearest=error.nearest,
     )
+
+
+def _recognises(foreign: Foreign) -> bool:
+    data = foreign.data or {}
+    return "model_type" in data or "architectures" in data or "kv_lora_rank" in data
+
+
+def _read(foreign: Foreign, reading: Reading) -> None:
+    model = model_from_config(foreign.data or {}, file=foreign.file)
+    reading.take("model", foreign.file, "the config itself")
+    for fact, why in model.assumed.items():
+        reading.assumed.append(Assumed(f"facts.{fact}", "none", why))
+
+
+FORMAT: Final = Format("huggingface", "a Hugging Face config.json", _recognises, _read)

@@ -75,13 +75,20 @@ class Reading:
 
     def take(self, setting: str, value: Any, said: str) -> None:
         """A value that the file states."""
+        self._forget(setting)
         self.put(setting, value)
         self.taken.append(Taken(setting, value, said))
 
     def assume(self, setting: str, value: Any, why: str, source: str = "") -> None:
         """A value that the file does not state."""
+        self._forget(setting)
         self.put(setting, value)
         self.assumed.append(Assumed(setting, value, why, source))
+
+    def _forget(self, setting: str) -> None:
+        """What was taken or assumed for a setting before."""
+        self.taken = [each for each in self.taken if each.setting != setting]
+        self.assumed = [each for each in self.assumed if each.setting != setting]
 
     def drop(self, settings: Iterable[str], why: str) -> None:
         """Settings that the run states and what is priced has not."""
@@ -89,8 +96,7 @@ class Reading:
             if self.settings.pop(name, None) is None:
                 continue
             said = [each.said for each in self.taken if each.setting == name]
-            self.taken = [each for each in self.taken if each.setting != name]
-            self.assumed = [each for each in self.assumed if each.setting != name]
+            self._forget(name)
             for each in said:
                 self.ignore(each, why, priced=True)
 

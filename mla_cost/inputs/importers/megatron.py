@@ -18,8 +18,7 @@ _KNOWN_BY: Final = ("--num-layers", "--hidden-size", "--tensor-model-parallel-si
 _MODEL_ARGS: Final = "MODEL_ARGS"
 _NODES: Final = ("--nnodes", "--nodes", "-N", "--actor-num-nodes")
 _PER_NODE: Final = (
-    *("--nproc-per-node", "--ntasks-per-node", "--gpus-per-node", "--num-gpus"),
-    "--actor-num-gpus-per-node",
+    *("--actor-num-gpus-per-node", "--nproc-per-node", "--ntasks-per-node", "--gpus-per-node", "--num-gpus"),
 )
 _PROFILE: Final = "megatron"
 # settings that mean something under a profile with code of its own
@@ -125,7 +124,7 @@ def _read(foreign: Foreign, reading: Reading) -> None:
     if given is None:
         raise InputError("no Megatron arguments were found", file=foreign.file)
     read_arguments(foreign, reading, given, world_of(foreign, given))
-    _profile(given, reading)
+    code_of(given, reading)
     tell_rest(foreign, reading, given)
 
 
@@ -140,7 +139,7 @@ def read_arguments(foreign: Foreign, reading: Reading, given: Arguments, world: 
     read_run(given, reading, world, foreign.dp)
 
 
-def _profile(given: Arguments, reading: Reading) -> None:
+def code_of(given: Arguments, reading: Reading) -> None:
     """Whose code is priced: Transformer Engine's, in bf16; else plain torch code."""
     kind = given.text("--transformer-impl")
     if reading.settings["dtype"] != "bf16" or kind == "local":

@@ -140,7 +140,8 @@ def _dense_layers(given: Arguments, reading: Reading, layers: int) -> None:
         given.has("--moe-layer-freq")
         return reading.take("facts.num_dense_layers", first, "--first-k-dense-replace")
     flag = "--moe-layer-freq"
-    text = "".join(given.words(flag) or [])
+    words = given.words(flag) or []
+    text = "".join(words) if len(words) < 2 or set(words) - {"0", "1"} else f"[{','.join(words)}]"
     if not text:
         return reading.assume("facts.num_dense_layers", 0, f"{flag} is 1 where absent", f"{ARGUMENTS}:3520")
     kinds = pattern(text)

@@ -81,7 +81,6 @@ def _exchange(given: Arguments, reading: Reading) -> None:
             "scheme", CONTEXT_PARALLEL_ALGORITHMS["megatron_cp_algo"], f"{flag} is megatron_cp_algo where absent"
         )
     elif word in CONTEXT_PARALLEL_ALGORITHMS:
-        reading.assumed = [each for each in reading.assumed if each.setting != "scheme"]
         reading.take("scheme", CONTEXT_PARALLEL_ALGORITHMS[word], flag)
     else:
         allowed = ", ".join(CONTEXT_PARALLEL_ALGORITHMS)

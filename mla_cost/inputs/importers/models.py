@@ -60,9 +60,17 @@ def _like(reading: Reading) -> ModelConfig | None:
         return None
     hints = " ".join(reading.hints).lower()
 
-    def rank(model: ModelConfig) -> tuple[bool, int, bool, int, str]:
+    def rank(model: ModelConfig) -> tuple[bool, int, bool, bool, int, str]:
         differing = sum(reading.facts[name] != _of(model, name) for name in _VARIES if name in reading.facts)
-        return (not _named(model, hints), differing, model.name != defaults.MODEL, len(model.name), model.name)
+        whole = model.uncounted_parts is None and "(" not in model.title  # no "(text)" part of a larger model
+        return (
+            not _named(model, hints),
+            differing,
+            not whole,
+            model.name != defaults.MODEL,
+            len(model.name),
+            model.name,
+        )
 
     return min(alike, key=rank)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,11 @@ def _head(imported: Imported) -> Iterator[str]:
         yield from _section("The model, as the file states it:", own)
     left = [f"{each.said}: {each.why}" for each in imported.ignored if each.priced]
     yield from _section("Changes memory or traffic and is not priced:", left)
-    unknown = [each.said for each in imported.ignored if not each.priced and "not known" in each.why]
-    yield from _section("Not known here:", ["; ".join(unknown)] if unknown else [])
-    skipped = [f"{each.said}, {each.why}" for each in imported.ignored if each.said.startswith("line ")]
-    yield from _section("Lines that were not followed:", skipped)
-    quiet = [each.said for each in imported.ignored if not each.priced and each.why.startswith("changes no")]
-    yield from _section("Ignored, since no priced figure depends on it:", ["; ".join(quiet)] if quiet else [])
+    by_reason: dict[str, list[str]] = {}
+    for each in imported.ignored:
+        if not each.priced:
+            by_reason.setdefault(each.why, []).append(each.said)
+    yield from _section("Ignored:", [f"{'; '.join(said)}: {why}" for why, said in by_reason.items()])
     yield ""
 
 
@@ -64,8 +63,12 @@ def _told(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def summary(imported: Imported) -> list[str]:
-    """What a terminal is told before the answer: counts, what was assumed, and what changes memory unpriced."""
+def summary(imported: Imported, stated: Collection[str] = ()) -> list[str]:
+    """What a terminal is told before the answer: counts, what was assumed, and what changes memory unpriced.
+
+    stated: settings that the user states beside the file.
+    """
+    imported = imported._replace(assumed=tuple(each for each in imported.assumed if each.setting not in stated))
     counts = f"{len(imported.taken)} settings taken, {len(imported.assumed)} assumed, {len(imported.ignored)} ignored"
     lines = [f"{imported.file}, {imported.title}: {counts}; `mla-cost import {imported.file}` lists them"]
     doubtful = [each for each in imported.assumed if not each.source]

@@ -14,7 +14,7 @@ from mla_cost.language.machine import FusedCall, Gradients, Machine, Tensor
 from mla_cost.language.ops import op
 from mla_cost.language.polynomial import Polynomial
 from mla_cost.language.rules.attention import attended
-from mla_cost.language.rules.exchange import SEQUENCE, recorded
+from mla_cost.language.rules.exchange import OUTSIDE, SEQUENCE, recorded
 
 Dims = tuple[str, ...]
 Made = tuple[str, Dims, str]  # a label, dims and a dtype
@@ -31,20 +31,20 @@ def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, val
     """
     sent: Dims = (*key.dims[:-1], f"{key.dims[-1]}+{value.dims[-1]}")
     kept = machine.new(f"{key.label} and {value.label} of the last step", sent, key.dtype)
-    others = machine.new(f"{key.label} and {value.label} of the other steps", ("P_others", *sent), key.dtype)
+    others = machine.new(f"{key.label} and {value.label} of the other steps", (_others(machine), *sent), key.dtype)
     _passed_on(machine, f"{key.label} and {value.label}", sent, key.dtype)
     steps = machine.new(f"{label} of the steps", ("S", *query.dims[1:-1], value.dims[-1]), query.dtype)
-    rows = machine.new(f"{label} log-sum-exp of the steps", ("b", "n", "S"), "fp32")
+    rows = machine.new(f"{label} log-sum-exp of the steps", (*query.dims[1:3], "S"), "fp32")
     scores, output = _products(machine, query, value)
     machine.flops(scores + output, attention=True, skips_masked=True)
     machine.timeline.fused_calls.append(FusedCall(query.dims, key.dims, value.dims))
     shape = attended(machine, query, "S", value)
-    each = machine.predicates.size("P")
+    each = machine.predicates.size("C" if machine.predicates.nested else "P")
     result = machine.new(label, (*query.dims[:-1], value.dims[-1]), query.dtype)
     attends = partial(machine.runs, "attention", launches=each, product=shape, skips_masked=True)
     attends([query, kept, others], [steps, rows], flops=scores + output)
     machine.runs("elementwise", [steps, rows], [result])
-    statistics = machine.new("log-sum-exp", ("b", "n", "s"), "fp32")
+    statistics = machine.new("log-sum-exp", (*query.dims[1:3], query.dims[0]), "fp32")
     del others, steps, rows
     through = [machine.bytes_of(t.dims, t.dtype) for t in (query, key, value)]
     kept_bytes = [machine.bytes_of(t.dims, t.dtype) for t in (result, result, statistics)]
@@ -143,8 +143,13 @@ def _scattered(machine: Machine, sums: list[Tensor], made: Sequence[Made]) -> li
 
 
 def _passed_on(machine: Machine, label: str, sent: Dims, dtype: str) -> None:
-    """What a rank hands to the next one, once for every other rank."""
-    recorded(machine, "point_to_point", SEQUENCE, label, ("P_others", *sent), dtype, sent)
+    """What a rank hands to the next one, once for every other rank, or every other group where there are any."""
+    mesh = OUTSIDE if machine.predicates.nested else SEQUENCE
+    recorded(machine, "point_to_point", mesh, label, (_others(machine), *sent), dtype, sent)
+
+
+def _others(machine: Machine) -> str:
+    return "C_others" if machine.predicates.nested else "P_others"
 
 
 def _in_order(machine: Machine, given: tuple[Tensor, ...]) -> list[Tensor]:

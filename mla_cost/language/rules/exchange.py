@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mla_cost.language.machine import Collective, Gradients, Machine, Tensor
 from mla_cost.language.ops import op
-from mla_cost.language.polynomial import ONE
+from mla_cost.language.polynomial import ONE, Polynomial
 from mla_cost.language.strides import Axis, can_view, contiguous, unfolded
 
 Move = Callable[[Machine, str, Tensor], Tensor]
@@ -51,15 +51,22 @@ class Mesh(NamedTuple):
 
 
 SEQUENCE = Mesh("sp", "P", "s", "S")
+INSIDE = Mesh("sp", "A", "s", "S_in")
+OUTSIDE = Mesh("sp", "C", "S_in", "S")
 TENSOR = Mesh("tp", "t", "u", "s")
 EXPERTS = Mesh("ep", "E", "", "")
 EXPERT_TENSOR = Mesh("etp", "T", "", "")
 
 
+def inner(machine: Machine) -> Mesh:
+    """The ranks that exchange heads: those of an inner group where there are any, else all of a sequence."""
+    return INSIDE if machine.predicates.nested else SEQUENCE
+
+
 @op("gather")
 def gather_sequence(machine: Machine, label: str, tensor: Tensor) -> Tensor:
-    """Positions of all ranks of a sequence."""
-    return gather(machine, label, tensor)
+    """Positions of all ranks of a sequence, or of an inner group where a scheme has any."""
+    return gather(machine, label, tensor, inner(machine))
 
 
 @op("gather", "tp")
@@ -141,20 +148,22 @@ def _with_transpose(machine: Machine, label: str, tensor: Tensor, there: Move, b
 
 def _sequence_to_heads(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     s, b, n, d = tensor.axes
-    ranks, heads = unfolded(machine.predicates, n, ("P", "l"))
+    mesh = inner(machine)
+    ranks, heads = unfolded(machine.predicates, n, (mesh.ranks, machine.predicates.heads))
     send = machine.view(tensor, (ranks, s, b, heads, d))
     if not machine.is_contiguous(send):
         send = machine.copied(send, f"{label} send buffer")
     received = machine.new(label, send.dims, tensor.dtype)
-    _all_to_all(machine, label, received)
-    return machine.view(received, contiguous(machine.predicates, ("S", b.name, heads.name, d.name)))
+    _all_to_all(machine, mesh, label, received)
+    return machine.view(received, contiguous(machine.predicates, (mesh.whole, b.name, heads.name, d.name)))
 
 
 def _heads_to_sequence(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     _send = _row_major(machine, f"{label} send buffer", tensor)  # held to the return, as torch code does
     _, b, heads, d = tensor.dims
-    received = machine.new(f"{label} receive buffer", ("P", "s", b, heads, d), tensor.dtype)
-    _all_to_all(machine, label, received)
+    mesh = inner(machine)
+    received = machine.new(f"{label} receive buffer", (mesh.ranks, "s", b, heads, d), tensor.dtype)
+    _all_to_all(machine, mesh, label, received)
     ranks, s, batch, local, width = received.axes
     if can_view(machine.predicates, ((ranks, local),)):
         n = Axis("n", ranks.stride if machine.predicates.is_one(heads) else local.stride)
@@ -192,8 +201,8 @@ def to_each(handed: tuple[str, ...]) -> str:
     return "z" if handed[0] == "R" else "w"
 
 
-def _all_to_all(machine: Machine, label: str, buffer: Tensor) -> None:
-    _record(machine, "all_to_all", SEQUENCE, label, buffer, tuple(dim for dim in buffer.dims if dim != "P"))
+def _all_to_all(machine: Machine, mesh: Mesh, label: str, buffer: Tensor) -> None:
+    _record(machine, "all_to_all", mesh, label, buffer, tuple(dim for dim in buffer.dims if dim != mesh.ranks))
 
 
 def all_reduce(machine: Machine, mesh: Mesh, label: str, handed: Tensor, piece: tuple[str, ...]) -> None:
@@ -217,10 +226,15 @@ def recorded(
     piece: tuple[str, ...],
     *,
     times: int = 1,
+    wire: Polynomial | None = None,
 ) -> None:
-    """Record a collective: every rank sends one piece to each of the other ranks, so many times."""
-    payload = machine.bytes_of(handed, dtype)
-    wire = machine.bytes_of(piece, dtype) * (machine.predicates.size(mesh.ranks) - ONE) * times
+    """Record a collective: every rank sends one piece to each of the other ranks, so many times, or `wire` in all.
+
+    What goes from rank to rank hands over as much as it sends.
+    """
+    payload = machine.bytes_of(handed, dtype) if wire is None else wire
+    if wire is None:
+        wire = machine.bytes_of(piece, dtype) * (machine.predicates.size(mesh.ranks) - ONE) * times
     machine.runs("collective", (), (), collective=len(machine.timeline.collectives))
     machine.timeline.collectives.append(
         Collective(

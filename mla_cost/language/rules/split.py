@@ -60,6 +60,12 @@ def cut(machine: Machine, label: str, tensor: Tensor, like: Tensor) -> Tensor:
     return narrow(machine, label, tensor, len(tensor.axes) - 1, like.dims[-1])
 
 
+@op("cut_to")
+def cut_to(machine: Machine, label: str, words: tuple[str, ...], tensor: Tensor) -> Tensor:
+    """Cut back to the width that the word names."""
+    return narrow(machine, label, tensor, len(tensor.axes) - 1, words[0])
+
+
 @op("pad", kind="copy")
 def pad_to(machine: Machine, label: str, tensor: Tensor, like: Tensor) -> Tensor:
     """Filled up to the width of the second operand."""
@@ -69,7 +75,7 @@ def pad_to(machine: Machine, label: str, tensor: Tensor, like: Tensor) -> Tensor
 @op("own_heads", kind="copy")
 def own_heads(machine: Machine, weight: Tensor) -> Tensor:
     """This rank's rows of a weight, a view."""
-    return narrow(machine, weight.label, weight, _position(weight, "n"), "l")
+    return narrow(machine, weight.label, weight, _position(weight, "n"), machine.predicates.heads)
 
 
 @op("concat", absent="left out", kind="copy")

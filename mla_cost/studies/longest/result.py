@@ -17,7 +17,7 @@ from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.automatic import with_kernel
 from mla_cost.pricing.resolve import Illegal, named
-from mla_cost.results import Status, Verdict
+from mla_cost.results import Plan, Status, Verdict
 from mla_cost.studies.longest.bounds import divisors, largest
 from mla_cost.studies.longest.fewest import MOST_DEGREE, Layout, Watch, fewest, unwatched
 from mla_cost.studies.longest.needs import FitQuestion, Needs, needs_of, room
@@ -43,7 +43,8 @@ class Fit(NamedTuple):
     next_required_bytes: at the next legal length, which does not fit (None: it is not asked or past exact numbers).
     min_sp_status, min_status: whether that fits or is tight; min_reason: its verdict's, as plan gives it;
     min_headroom_bytes: what min_layout leaves; min_least_headroom_bytes: where libraries take the most that they may;
-    min_global_batch: sequences of an optimizer step there; min_command: what plans it; wider_command: the search over
+    min_global_batch: sequences of an optimizer step there; min_command: what plans it;
+    command: what plans max_seq_len; wider_command: the search over
     what was held. notes: what it stands on.
     """
 
@@ -72,6 +73,19 @@ class Fit(NamedTuple):
     min_reason: str | None = None
     min_least_headroom_bytes: int | None = None
     wider_command: str | None = None
+    command: str | None = None
+
+    def plan(self) -> Plan | None:
+        """The plan of the longest sequence that fits, as `command` prices it; None where none does."""
+        from mla_cost.studies.planned import plan_of
+
+        return None if self.command is None else plan_of(self.command)
+
+    def min_plan(self) -> Plan | None:
+        """The plan of the fewest devices, as `min_command` prices it; None where none fits."""
+        from mla_cost.studies.planned import plan_of
+
+        return None if self.min_command is None else plan_of(self.min_command)
 
 
 class Fits:
@@ -334,6 +348,7 @@ class _Search(NamedTuple):
             notes=tuple(self._notes(settings, least_sp, least, layout)),
             min_sp_status=least.status if least else None,
             wider_command=self.wider(device, form, layout) if layout and settings.scope == "model" else None,
+            command=_planned(settings, device, form, found.max_seq_len),
             **smallest,
         )
 
@@ -426,6 +441,12 @@ class _Search(NamedTuple):
         if question.settings.scope == "model":
             return fewest(question, self.step, self.watch)
         return None if least_sp is None else Layout(least_sp, least_sp, 1, 1, 1)
+
+
+def _planned(settings: PlanSettings, device: DeviceConfig, form: str, seq_len: int | None) -> str | None:
+    """What plans a length; None where there is none."""
+    named = {"device": (device.name,), "form": (form,), "seq_len": seq_len}
+    return None if seq_len is None else command_of(settings.model_copy(update=named))
 
 
 def _power_of_two(least: int) -> int:

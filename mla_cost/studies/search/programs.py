@@ -34,7 +34,11 @@ def programs(question: SearchQuestion) -> tuple[list[ProgramChoice], dict[str, s
     """
     found, refused = [], {}
     profile = named("profile", question.settings.profile, PROFILES)
-    possible = tuple(name for name, scheme in SCHEMES.items() if not scheme.attends or name in profile.schemes)
+    possible = tuple(
+        name
+        for name, scheme in SCHEMES.items()
+        if scheme.offered and (not scheme.attends or profile.name in scheme.profiles)
+    )
     for form in question.settings.form:
         base, _ = with_kernel(question.model, question.device, form, _bare(question))
         for scheme in question.axes.get("scheme", possible):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from mla_cost.results import Lever, Status
+from mla_cost.results import Lever, Plan, Status
 
 
 class Candidate(NamedTuple):
@@ -53,6 +53,12 @@ class Candidate(NamedTuple):
     between_nodes_bytes: int
     variants: int
     command: str
+
+    def plan(self) -> Plan:
+        """The plan of this row, as its command prices it."""
+        from mla_cost.studies.planned import plan_of
+
+        return plan_of(self.command)
 
 
 class Ruled(NamedTuple):

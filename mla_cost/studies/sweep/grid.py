@@ -37,7 +37,7 @@ WIDTHS: Final = {
     "r": "qk_rope_head_dim",
     "v": "v_head_dim",
 }
-SIZES: Final = {"seq_len": "S", "sp": "P", "micro_batch": "b", "layers": "layers"}
+SIZES: Final = {"seq_len": "S", "sp": "P", "micro_batch": "b", "layers": "layers", "sp_inside": "sp_inside"}
 
 
 class Choice(NamedTuple):
@@ -239,6 +239,14 @@ class Grid:
         if self.own_sp:
             sizes["sp"] = self.sp_of(taken, model)
         return choice.form, model, device, choice.settings.model_copy(update=sizes)
+
+    def stated(self, index: int) -> PlanSettings:
+        """A point as a command states it: with its form, device, model and dims."""
+        form, _, device, settings = self.point_settings(index)
+        _, taken, _, _ = self.positions(index)
+        dims = {name.removeprefix("dims."): value for name, value in taken.items() if name.startswith("dims.")}
+        named = {"form": (form,), "device": (device.name,) if device else (), "dims": {**settings.dims, **dims}}
+        return settings.model_copy(update=named | ({"model": taken["model"]} if "model" in taken else {}))
 
 
 class ModelGrid(Grid):

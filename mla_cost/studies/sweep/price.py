@@ -18,19 +18,20 @@ from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.inputs.config import DeviceConfig
-from mla_cost.language.dims import follow
+from mla_cost.language.dims import NESTED, follow
 from mla_cost.language.evaluate import EXACT_LIMIT
 from mla_cost.language.program import Form, Kernel, Pair, ProgramError, Scheme, sizes_asked
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.automatic import trained
 from mla_cost.pricing.compile import Key, form_of
-from mla_cost.pricing.resolve import Illegal, resolve, scheme_of
+from mla_cost.pricing.resolve import Illegal, inner_values, resolve, scheme_of
 from mla_cost.pricing.usable import Groups, Usable, usable
 from mla_cost.studies.sweep.grid import WIDTHS, Box, Choice, Grid
 
 _FOLLOW: Final = ("s", "u", "l", "r_half", "P_others")
 _WHOLE_HEADS: Final = tuple(name for name in _FOLLOW if name != "l")
 _BITS: Final = ("layers", "P", "s", "b", "l", "n", "h", "d_q", "d_c", "k", "r", "v", "r_half")
+_GROUPS: Final = ("A", "C")
 
 
 class BoxFigures(NamedTuple):
@@ -95,7 +96,9 @@ class BoxPricer:
             found.refuse(slice(None), NO_PROGRAM)
             return found
         values = {**self.grid.values(box), "f": choice.settings.idle_mlp}
-        values |= follow(values, _FOLLOW if scheme.divides_heads else _WHOLE_HEADS)
+        asked = values.pop("sp_inside")
+        values |= inner_values(scheme, values, asked)
+        values |= follow(values, _followed(scheme))
         kernel: Kernel = KERNELS[choice.settings.kernel]
         for where in groups(alike(_marks(scheme, kernel, form_of(choice.form), values), count)):
             own = values if where is None else _taken(values, where)
@@ -126,7 +129,8 @@ class BoxPricer:
         """The key of these points, or why there is none: resolved as a plan would, for the first of them."""
         first = {symbol: int(_first(value)) for symbol, value in values.items()}
         kernel = choice.settings.kernel, choice.settings.value_padding
-        signature = (choice.number, kernel, *(min(first.get(symbol, 2), 2) for symbol in _BITS), *_padding(first))
+        bits = (min(first.get(symbol, 2), 2) for symbol in (*_BITS, *_GROUPS))
+        signature = (choice.number, kernel, *bits, *_padding(first))
         sizes = sizes_asked(first)
         if any(need.broken(sizes) for need in SCHEMES[_scheme_name(choice)].requires):
             return REQUIREMENT
@@ -140,6 +144,7 @@ class BoxPricer:
             update={field: first[symbol] or (None if symbol == "d_q" else 0) for symbol, field in WIDTHS.items()}
         )
         sizes = {"seq_len": first["S"], "sp": first["P"], "micro_batch": first["b"], "layers": first["layers"]}
+        sizes["sp_inside"] = first.get("A", 0)
         try:
             point = resolve(
                 model.model_copy(update={"dims": dims}), choice.form, choice.settings.model_copy(update=sizes)
@@ -193,6 +198,12 @@ def _scheme(choice: Choice) -> Scheme | None:
         return None
 
 
+def _followed(scheme: Scheme) -> tuple[str, ...]:
+    """What follows from the base symbols, those of groups inside groups where a scheme has any."""
+    found = _FOLLOW if scheme.divides_heads else _WHOLE_HEADS
+    return (*found, *sorted(NESTED - {"C"})) if scheme.inside else found
+
+
 def _first(value: Any) -> Any:
     return value[0] if isinstance(value, np.ndarray) else value
 
@@ -206,7 +217,7 @@ def _marks(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[st
     sizes = sizes_asked(values)
     for need in scheme.requires:
         yield need.broken(sizes)
-    yield from size_marks(values.get(symbol) for symbol in _BITS)
+    yield from size_marks(values.get(symbol) for symbol in (*_BITS, *_GROUPS))
     if kernel.pads(getattr(form, "shared_key", False)):
         yield from _padding(values)
 

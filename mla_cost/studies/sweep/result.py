@@ -17,12 +17,15 @@ from mla_cost.batch.composed import require_equal
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
 from mla_cost.errors import InputError, install, nearest, shown
+from mla_cost.inputs.command import command_of
 from mla_cost.inputs.config import validated
 from mla_cost.inputs.given import items
 from mla_cost.inputs.given import names as names_of
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.scopes import require_scope
+from mla_cost.results import Plan
 from mla_cost.results.columns import NAMES, OF_DEVICES, Column
+from mla_cost.studies.planned import plan_of
 from mla_cost.studies.sweep.attention import AttentionSweep
 from mla_cost.studies.sweep.axes import SweepAxis, axes_of, expand, is_glob
 from mla_cost.studies.sweep.columns import Columns, stored, table, without
@@ -254,6 +257,15 @@ class Sweep:
         self._fill(self.grid.choice(choice), one, columns)
         start = number * len(self.grid.devices)
         return list(self.rows(PointRange(start, columns)))[index - start]
+
+    def command(self, index: int) -> str:
+        """The command line that plans one point: complete, to be run anywhere."""
+        self.row(index)  # refuses an index that is none
+        return command_of(self.grid.stated(index % len(self)))
+
+    def plan(self, index: int) -> Plan:
+        """The plan of one point, as its command prices it."""
+        return plan_of(self.command(index))
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         self._require_point("index", index)

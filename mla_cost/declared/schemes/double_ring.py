@@ -1,0 +1,16 @@
+"""Double ring: windows of ranks turn inside while their chunks go on to the next window."""
+
+from mla_cost.declared.schemes.requirements import HALVES, INSIDE
+from mla_cost.language.program import Scheme
+
+SCHEME = Scheme(
+    name="double-ring",
+    title="k and v turn inside windows of sp_inside ranks, P/w (w - 1) hops, and go between them, P/w - 1 hops",
+    moves={},
+    requires=(HALVES, INSIDE),
+    attends='around "move windows" "saved last" "back along" "gradients as-keys" "alive three"',
+    inside="window",
+    deal="zig-zag",
+    systems=("LoongTrain", "MindSpeed --cp-window-size"),
+    source="arXiv 2406.18485; Ascend/MindSpeed@028de58c docs/zh/features/double-ring.md",
+)

@@ -1,0 +1,14 @@
+"""Latent key gather: every rank keeps its own queries and all heads; the latent crosses by one all-gather."""
+
+from mla_cost.declared.schemes.requirements import SEQUENCE
+from mla_cost.language.program import Scheme
+
+SCHEME = Scheme(
+    name="latent-key-gather",
+    title="all-gather of the latent; queries and output stay where they are",
+    moves={"latent": "gather"},
+    requires=(SEQUENCE,),
+    systems=("Megatron AbsorbedMLASelfAttention under DSA, without its index key", "slime --allgather-cp"),
+    source="NVIDIA/Megatron-LM@d98e8a64 megatron/core/transformer/experimental_attention_variant/absorbed_mla.py",
+    notes=("the explicit form makes keys and values of all positions and heads on every rank",),
+)

@@ -1,0 +1,20 @@
+"""Latent ring: latents go round, and each hop makes the keys and values that it attends to, forward and backward."""
+
+from mla_cost.declared.schemes.requirements import HALVES
+from mla_cost.language.program import Scheme
+
+SCHEME = Scheme(
+    name="latent-ring",
+    title="the latent passed from rank to rank, keys and values made at every hop; gradients in fp32 go P hops, home",
+    moves={},
+    requires=(HALVES,),
+    attends="latent_ring",
+    text="""
+keys_values(latent, k_rope, w):
+    carried[S b d_c+r] = concat latent, k_rope
+    return carried, w
+""",
+    deal="zig-zag",
+    systems=("pith-train pull request 43", "Transformer Engine pull request 2064 (open)"),
+    source="mlc-ai/pith-train@889a4088",
+)

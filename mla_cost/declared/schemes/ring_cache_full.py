@@ -1,0 +1,15 @@
+"""MindSpeed's ring with `--context-parallel-kv-cache-policy full`: keys and values of all hops but one are kept."""
+
+from mla_cost.declared.schemes.requirements import HALVES
+from mla_cost.language.program import Scheme
+
+SCHEME = Scheme(
+    name="ring-cache-full",
+    title="k and v passed from rank to rank and kept; backward moves them one hop, gradients P - 1",
+    moves={},
+    requires=(HALVES,),
+    attends='around "move hops" "saved every" "back along" "gradients as-keys" "alive two"',
+    deal="zig-zag",
+    systems=("MindSpeed --context-parallel-kv-cache-policy full",),
+    source="Ascend/MindSpeed@028de58c docs/zh/features/context_parallelism_kv_cache.md",
+)

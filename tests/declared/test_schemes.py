@@ -1,0 +1,160 @@
+"""Every scheme's bytes, by figures typed from worked examples of its source, and the ends at which schemes meet.
+
+Elements are those of DeepSeek-V3 per rank and layer (128 heads, k 128, r 64, v 128, d_c 512) at 16384 tokens over 8
+ranks, so 2048 each, unless a line says otherwise; bytes are 2 an element, gradients of some rings 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import mla_cost
+from mla_cost.declared.schemes import SCHEMES
+from mla_cost.results import Result
+
+TINY = {
+    "hidden": 32,
+    "heads": 8,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+}
+RINGS = 1174405120  # 2 * 7 * 2048 * 40960: keys and values of every other rank
+LATENTS = 16515072  # 2 * 7 * 2048 * 576
+# scheme: bytes sent forward and backward
+SENT: dict[str, tuple[int, int]] = {
+    "ring-own": (RINGS, 3858759680),  # 2 * 7 * T * W and 4 * 8 * T * W
+    "ring-cycles": (RINGS, 2 * RINGS),
+    "ring-cache-full": (RINGS, 1342177280),  # keys and values one hop, gradients seven
+    "ring-cache-half": (RINGS, 1744830464),  # keys one hop, values and gradients seven
+    "double-ring": (RINGS, 2 * RINGS),
+    "gather-rotate": (RINGS, 3858759680),
+    "gather-heads": (RINGS, 2 * RINGS),
+    "kv-gather": (RINGS, RINGS),
+    "ulysses": (2 * 146800640, 2 * 146800640),
+    "ulysses-padded": (2 * 176160768, 2 * 176160768),
+    "ulysses-headless": (2 * 133038080, 2 * 133038080),
+    "ulysses-rope-copies": (2 * 147718144, 2 * 147718144),
+    "latent-gather": (2 * 81657856, 2 * 81657856),
+    "latent-key-gather": (LATENTS, LATENTS),
+    "latent-ring": (LATENTS, 54263808),  # gradients in fp32, eight hops
+}
+OF_MEGATRON = {"ring": (RINGS, 2 * RINGS), "kv-all-gather": (RINGS, 2 * RINGS)}
+# scheme: kept keys and values in elements a token, of 40960 where a rank keeps its own
+KEPT = {"ring-own": 40960, "double-ring": 40960, "ring-cache-full": 7 * 40960, "ring-cache-half": 7 * 24576 + 16384}
+
+
+def row(scheme: str, form: str = "explicit", **asked: Any) -> Result:
+    settings: dict[str, Any] = {"scope": "attention", "kernel": "flash", "seq_len": 16384, "sp": 8, **asked}
+    return mla_cost.plan(form=form, scheme=scheme, **settings).results[0]
+
+
+def sent(found: Result) -> tuple[int | None, int | None]:
+    return found.communication.forward.wire_bytes, found.communication.backward.wire_bytes
+
+
+def over(found: Result, ranks: int, phase: str = "forward") -> int:
+    """Bytes sent among groups of so many ranks."""
+    calls = found.communication.collectives
+    return sum(call.wire_bytes for call in calls if call.group_size == ranks and call.phase == phase)
+
+
+@pytest.mark.parametrize("scheme", SENT)
+def test_bytes_sent(scheme):
+    assert sent(row(scheme, sp_inside=4)) == SENT[scheme]
+
+
+def test_every_scheme_has_figures_here_or_in_two_levels():
+    assert {*SENT, *OF_MEGATRON, "usp", "a2a-p2p"} == set(SCHEMES)
+
+
+def test_megatrons_schemes():
+    """One dense layer of a made-up depth: what the attention call sends, for every layer alike."""
+    asked: dict[str, Any] = {"scope": "model", "profile": "megatron", "sp": 8, "seq_len": 16384, "tp": 1, "dp": 8}
+    layers = 61
+    found = {}
+    for scheme in ("ring", "kv-all-gather"):
+        calls = mla_cost.plan(form="explicit", scheme=scheme, mtp=0, pp=1, **asked).results[0].communication.collectives
+        own = [call for call in calls if call.axis == "sp"]
+        found[scheme] = tuple(sum(c.wire_bytes for c in own if c.phase == p) // layers for p in ("forward", "backward"))
+    assert found == OF_MEGATRON
+
+
+@pytest.mark.parametrize("scheme", KEPT)
+def test_what_is_kept_of_keys_and_values(scheme):
+    own = row("ring-own", sp_inside=4).memory.saved_bytes
+    kept = row(scheme, sp_inside=4).memory.saved_bytes
+    assert own is not None
+    assert kept is not None
+    # kept by its own keys and values, a view of the up-projection's buffer stays: n k more, which own rings keep
+    assert kept - own == 2 * 2048 * (KEPT[scheme] - 40960) - (2 * 2048 * 128 * 128 if scheme != "ring-own" else 0)
+
+
+# inner ranks: elements inside, elements outside, forward
+LEVELS = {2: (83886080, 251658240), 4: (125829120, 83886080), 8: (146800640, 0), 1: (0, 587202560)}
+
+
+@pytest.mark.parametrize("inside", LEVELS)
+def test_two_levels(inside):
+    found = row("usp", sp_inside=inside)
+    assert sent(found)[0] == 2 * sum(LEVELS[inside])
+    if inside in {2, 4} and inside != 8 // inside:
+        assert (over(found, inside), over(found, 8 // inside)) == tuple(2 * part for part in LEVELS[inside])
+
+
+@pytest.mark.parametrize("sp", [2, 4, 8])
+def test_at_either_end_two_levels_are_one_of_the_two(sp):
+    """Storage by storage: tensors, peaks, collectives, flops."""
+    asked: dict[str, Any] = {"dims": TINY, "seq_len": 64, "sp": sp, "device": "a100-80gb"}
+    for inside, pure in ((sp, "ulysses"), (1, "ring-own")):
+        nested, alone = row("usp", sp_inside=inside, **asked), row(pure, **asked)
+        assert nested.memory == alone.memory
+        assert nested.communication == alone.communication
+        assert nested.flops == alone.flops
+
+
+def test_a_window_turns_inside_while_its_chunks_go_on():
+    """Of 16 ranks in windows of 2: eight hops inside, seven between; of 8 in windows of 4: six and one."""
+    one = 2 * 64 // 16 * 8 * (12 + 8)
+    for sp, window, inside, between in ((16, 2, 8, 7), (8, 4, 6, 1)):
+        found = row("double-ring", dims=TINY, seq_len=4 * sp, sp=sp, sp_inside=window)
+        assert (over(found, window), over(found, sp // window)) == (inside * one, between * one)
+
+
+def test_groups_as_large_as_can_be_where_nobody_says():
+    """The greatest common divisor of heads and ranks, as ms-swift chooses it: 4 of 8 heads and 12 ranks."""
+    found = row("usp", dims=TINY, seq_len=48, sp=12)
+    assert {call.group_size for call in found.communication.collectives} == {4, 3}
+
+
+def test_refusals_name_the_way_out_and_it_works():
+    refused = row("usp", dims=TINY, seq_len=48, sp=12, sp_inside=8)
+    assert refused.verdict is not None
+    assert refused.verdict.status == "illegal"
+    assert refused.verdict.reason.endswith("does not divide sp 12; the nearest sp_inside below is 4")
+    again = row("usp", dims=TINY, seq_len=48, sp=12, sp_inside=6).verdict
+    assert again is not None
+    assert again.reason.endswith("does not divide 8 heads; the nearest sp_inside below is 4")
+    assert row("usp", dims=TINY, seq_len=48, sp=12, sp_inside=4).memory.saved_bytes
+    eager = row("ring-own", kernel="eager").verdict
+    assert eager is not None
+    assert "use kernel flash" in eager.reason
+    absorbed = row("ring-own", form="absorbed").verdict
+    assert absorbed is not None
+    assert "its scheme is latent-gather" in absorbed.reason
+
+
+def test_rings_differ_by_what_goes_home():
+    """Transformer Engine's backward sends 4 (P - 1) bytes an element, own-chunk rings 2 (P - 1) + 4 P: 1.64 at P 8."""
+    assert SENT["ring-own"][1] * 28 == OF_MEGATRON["ring"][1] * 46
+
+
+def test_a_sweep_prices_groups_inside_groups_as_plans_do():
+    over: dict[str, Any] = {"sp": [1, 2, 4, 8], "sp_inside": [0, 1, 2, 4], "scheme": ["usp", "double-ring", "ring-own"]}
+    settings: dict[str, Any] = {"scope": "attention", "kernel": "flash", "device": None, "dims": TINY, "seq_len": 64}
+    table = mla_cost.sweep(over=over, form="explicit", **settings)
+    assert len(table) == 48
