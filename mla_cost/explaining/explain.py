@@ -183,9 +183,11 @@ def variant_key(
     ones = {_known("one", name, ONES) for name in one}
     if not chosen.divides_heads:
         ones = {"n" if symbol == "l" else symbol for symbol in ones}
+    elif chosen.inside:
+        ones = {"l_in" if symbol == "l" else symbol for symbol in ones}
     absent = frozenset(_known("without", name, WITHOUT) for name in without)
     settings.setdefault("value_padding", _own_padding(form, kernel))
-    known = predicates(frozenset(ones), absent, chosen.divides_heads)
+    known = predicates(frozenset(ones), absent, chosen.divides_heads, nested=bool(chosen.inside))
     return Key(form_of(form).name, chosen.name, kernel, known, dtype, **settings)
 
 

@@ -351,7 +351,7 @@ class Scheme(NamedTuple):
     deal: how the tokens of a sequence sit on ranks. profiles: whose code runs it. basis: whether its moves were read in
     code or in equations (`stated`), follow from what was read (`derived`), or are ours from words (`inferred`).
     offered: whether searches, levers and the grids of tests try it where nobody names it. systems: where it is found,
-    under the names that it has there. notes: reported with every answer.
+    under the names that it has there. use: when, as the end of a sentence. notes: reported with every answer.
     """
 
     name: str
@@ -367,6 +367,7 @@ class Scheme(NamedTuple):
     basis: Literal["stated", "derived", "inferred"] = "stated"
     offered: bool = False
     systems: tuple[str, ...] = ()
+    use: str = ""
     notes: tuple[str, ...] = ()
 
     @property

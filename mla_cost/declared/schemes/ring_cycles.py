@@ -15,6 +15,7 @@ SCHEME = Scheme(
     deal="zig-zag",
     basis="derived",
     systems=("TASP (HamiltonAttention)", "MindSpeed hamilton_context_parallel (not causal)"),
+    use="where every rank has a link to every other",
     source="arXiv 2509.26541; infinigence/HamiltonAttention@86606900",
     notes=("each link carries one chunk in all, where a ring sends P - 1 over one link; no cost of links is reported",),
 )

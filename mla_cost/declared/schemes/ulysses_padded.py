@@ -24,5 +24,6 @@ keys_values(latent, k_rope, w):
     return key, value
 """,
     systems=("Hugging Face flash path under ms-swift", "verl's general path"),
+    use="only where the attention call takes one width: it sends 1.2 times what Ulysses does",
     source="modelscope/ms-swift@3602360a swift/sequence_parallel/ulysses.py; transformers modeling_deepseek_v3",
 )
