@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from mla_cost.declared import defaults
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
-from mla_cost.explaining.explain import variant_key
-from mla_cost.language import evaluate
-from mla_cost.language.polynomial import Polynomial
+from mla_cost.explaining.explain import collective_factors, variant_key
+from mla_cost.language.dims import product_text
 from mla_cost.language.program import Scheme
 from mla_cost.language.timeline import Timeline
 from mla_cost.pricing.compile import timeline
@@ -26,9 +26,9 @@ _OPENING: Final = """<!-- made by docs/build.py -->
 
 What crosses ranks, a section for each declaration in `mla_cost/declared/schemes/` ([how they are
 written](adding.md#a-scheme)). Pictures show four ranks, a sequence in eight chunks (left to right) and four heads (top
-to bottom): dark is what a rank holds, light what comes from others while it attends. Bytes are those of one block and rank
-in bf16, more than one rank and head, by the symbols of [notation.md](notation.md): `P_others` is P - 1. A scheme of
-another implementation's attention call stands here in a block of plain torch.
+to bottom): dark is what a rank holds, light what comes from others while it attends. Bytes are those of one block and
+rank in bf16, more than one rank and head, by the symbols of [notation.md](notation.md): `P_others` is P - 1. A scheme
+of another implementation's attention call stands here in a block of plain torch.
 
 `mla-cost compare` prices all of them at one setting, `mla-cost crossover A B` finds where one stops winning.
 """
@@ -67,11 +67,12 @@ def _asks(scheme: Scheme) -> Iterator[str]:
 
 
 def _sent(scheme: Scheme) -> Iterator[tuple[str, str]]:
+    run = _timeline(scheme)
     for phase, parts in PHASES.items():
-        total = Polynomial({})
-        for part in parts:
-            total = total + evaluate.wire(_timeline(scheme), part)
-        yield phase, str(total)
+        called = Counter(
+            product_text(collective_factors(run, at)) for at, call in enumerate(run.collectives) if call.phase in parts
+        )
+        yield phase, " + ".join(f"{count}*{text}" if count > 1 else text for text, count in called.items())
 
 
 def _timeline(scheme: Scheme) -> Timeline:

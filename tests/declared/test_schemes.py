@@ -29,12 +29,14 @@ LATENTS = 16515072  # 2 * 7 * 2048 * 576
 SENT: dict[str, tuple[int, int]] = {
     "ring-own": (RINGS, 3858759680),  # 2 * 7 * T * W and 4 * 8 * T * W
     "ring-cycles": (RINGS, 2 * RINGS),
+    "ring-mindspeed": (RINGS, 2 * RINGS),
     "ring-cache-full": (RINGS, 1342177280),  # keys and values one hop, gradients seven
     "ring-cache-half": (RINGS, 1744830464),  # keys one hop, values and gradients seven
     "double-ring": (RINGS, 2 * RINGS),
     "gather-rotate": (RINGS, 3858759680),
     "gather-heads": (RINGS, 2 * RINGS),
     "kv-gather": (RINGS, RINGS),
+    "kv-gather-zigzag": (RINGS, RINGS),
     "ulysses": (2 * 146800640, 2 * 146800640),
     "ulysses-padded": (2 * 176160768, 2 * 176160768),
     "ulysses-headless": (2 * 133038080, 2 * 133038080),
@@ -69,7 +71,7 @@ def test_bytes_sent(scheme):
 
 
 def test_every_scheme_has_figures_here_or_in_two_levels():
-    assert {*SENT, *OF_MEGATRON, "usp", "a2a-p2p"} == set(SCHEMES)
+    assert {*SENT, *OF_MEGATRON, "usp", "hybrid-mindspeed", "a2a-p2p"} == set(SCHEMES)
 
 
 def test_megatrons_schemes():
