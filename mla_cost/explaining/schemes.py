@@ -63,7 +63,7 @@ def _asks(scheme: Scheme) -> Iterator[str]:
     words = {"seq_len": "the sequence", "heads": "the heads", "sp": "sp"}
     for need in scheme.requires:
         by = f"{need.times} x {need.by}" if need.times > 1 else need.by
-        yield f"{by.replace('four', '4')} {need.kind.replace('_', ' ')} {words.get(need.what, need.what)}"
+        yield f"{by} {need.kind.replace('_', ' ')} {words.get(need.what, need.what)}"
 
 
 def _sent(scheme: Scheme) -> Iterator[tuple[str, str]]:

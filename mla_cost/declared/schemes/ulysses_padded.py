@@ -1,6 +1,6 @@
 """Ulysses around an attention call that was handed V padded to the width of K: every exchange is k + r wide."""
 
-from mla_cost.declared.schemes.requirements import HEADS, SEQUENCE
+from mla_cost.declared.schemes.requirements import HEADS, NARROW_VALUES, SEQUENCE
 from mla_cost.language.program import Scheme
 
 SCHEME = Scheme(
@@ -12,7 +12,7 @@ SCHEME = Scheme(
         "padded_value": "sequence_to_heads",
         "output": 'heads_to_sequence, cut_to "v"',
     },
-    requires=(SEQUENCE, HEADS),
+    requires=(SEQUENCE, HEADS, NARROW_VALUES),
     text="""
 keys_values(latent, k_rope, w):
     kv[S b n k+v] = linear latent, w
