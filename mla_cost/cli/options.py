@@ -182,6 +182,13 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
             "how many sequences fit beside the weights",
         ),
     ),
+    "documents": (
+        ("documents 32k,16k,8k*2 --sp 4", "four documents over 4 ranks under every way to deal them"),
+        (
+            "documents lognormal:4k*64@7 --sp 8 --limit 8k --inferred",
+            "64 drawn lengths, with ways that give a document ranks by its length",
+        ),
+    ),
     "decode": (
         ("decode --model deepseek-v3 --context 32k --batch 32", "the least time of a step, latent and expanded"),
         ("decode --scan ffd --launch mpk", "the same with a low-bit scan and one launch, as published"),
@@ -227,6 +234,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         _SET,
         _formats("table", "json", "csv", "markdown", default="table"),
         Option(
+            "rank", ASKED, "The rank whose stage is told: the last, as logs have it, the worst, or a number.", "text",
+            metavar="last|worst|N", example="last",
+        ),
+        Option(
             "require_fit", OUTPUT, "Exit with 1 when no form fits, on every stage.", "switch", idle=("explain_term",)
         ),
         Option("levers", OUTPUT, "What each change would do, and the least that fits.", "switch", idle=_NO_TABLE),
@@ -242,6 +253,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         Option(
             "plot", OUTPUT, "Draw memory: over time, or per stage (scope model).", "path", metavar="FILE.png|svg",
             example="memory.svg", idle=("explain_term",),
+        ),
+        Option(
+            "trace", OUTPUT, "Write the step, or the block, as a Chrome or Perfetto trace.", "path",
+            metavar="FILE.json", example="step.json", idle=("explain_term",),
         ),
         Option(
             "snapshot_out", OUTPUT, "Write the first form's predicted timeline for PyTorch's memory viewer.", "path",

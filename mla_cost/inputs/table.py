@@ -24,6 +24,7 @@ Formula = Literal["plan", "style", "set", "none"]
 # the values of a choice, as types: `PlanSettings` has them too
 Scopes = Literal["attention", "model"]
 StateDtype = Literal["fp32", "bf16"]
+MomentDtype = Literal["fp32", "bf16", "fp16", "fp8"]  # NVIDIA/Megatron-LM@d98e8a64 training/arguments.py, exp_avg_dtype
 MainWeights = Literal["fp32", "remainders"]
 DownProjections = Literal["replicated", "sharded"]
 Dtype = Literal["bf16", "fp16", "fp32"]
@@ -40,6 +41,8 @@ Switched = Literal["off", "on"]
 Reshard = Literal["on", "off"]
 CrossEntropy = Literal["native", "no-upcast", "in-place", "native-fused", "fused", "chunked", "te-in-place", "te-fp32"]
 
+MoeStyle = Literal["fused", "torchtitan", "transformers"]
+
 BOTH: Final[tuple[Scope, ...]] = ("attention", "model")
 MODEL: Final[tuple[Scope, ...]] = ("model",)
 BLOCK: Final[tuple[Scope, ...]] = ("attention",)
@@ -49,6 +52,7 @@ LAYERS: Final[frozenset[Reader]] = frozenset({"layers"})
 STATES: Final[frozenset[Reader]] = frozenset({"states"})
 PIPELINES: Final[frozenset[Reader]] = frozenset({"pipelines"})
 VERDICTS: Final[frozenset[Reader]] = frozenset({"verdicts"})
+NO_BYTES: Final[frozenset[Reader]] = frozenset()  # of what time alone depends on
 
 # the headings of a command's help, in order
 PRICED: Final = "What is priced"
@@ -58,7 +62,8 @@ STEP: Final = "The step and what is kept"
 BLOCKS: Final = "Blocks in a row (scope attention)"
 CODE: Final = "Whose implementation"
 MEMORY: Final = "Memory"
-GROUPS: Final = (PRICED, ATTENTION, MESH, STEP, CODE, BLOCKS, MEMORY)
+TIME: Final = "Time"
+GROUPS: Final = (PRICED, ATTENTION, MESH, STEP, CODE, BLOCKS, MEMORY, TIME)
 
 
 class Idle(NamedTuple):
@@ -128,6 +133,8 @@ _STAGE_LAYERS: Final = Setting(
 )  # fmt: skip
 
 
+# a setting of time: no byte depends on it, so neither a sweep's arrays nor a search ask for it
+_OF_TIME: Final[Mapping[str, Any]] = {"reads": NO_BYTES, "axes": NOWHERE, "group": TIME}
 _UNGATHERED: Final = (
     Idle(
         {"sharding": tuple(name for name, row in SHARDINGS.items() if row.gathers is None)},
@@ -155,6 +162,12 @@ _WITHOUT_OWNERS: Final = tuple(_without_owners())
 
 def _choice(values: Any, default: str | None, **row: Any) -> Any:
     return {"kind": "choice", "values": get_args(values), "default": default, **row}
+
+
+_OVERLAP: Final[Mapping[str, Any]] = {
+    **_choice(Switched, None, none=True, unsaid="as the profile has it by default", scopes=MODEL, example="on"),
+    **_OF_TIME,
+}
 
 
 # one paragraph a row
@@ -317,8 +330,9 @@ _ROWS: Final = (
         scopes=MODEL, reads=STATES | VERDICTS, heading=True, example="bf16",
     ),
     Setting(
-        "moment_dtype", STEP, "What the optimizer keeps for itself: both moments of Adam",
-        **_choice(StateDtype, "fp32"), scopes=MODEL, reads=STATES, example="bf16",
+        "moment_dtype", STEP,
+        "What the optimizer keeps for itself: both moments of Adam (fp8: without their scales, 4 bytes a tensor)",
+        **_choice(MomentDtype, "fp32"), scopes=MODEL, reads=STATES, example="bf16",
     ),
     Setting(
         "main_weights", STEP, "The optimizer's own weights: whole, or what bf16 leaves of them",
@@ -391,6 +405,10 @@ _ROWS: Final = (
         reads=LAYERS, example="fused",
     ),
     Setting(
+        "moe_style", CODE, "Router and rows of experts in one kernel each, or op by op as that code writes them",
+        **_choice(MoeStyle, "fused"), scopes=MODEL, reads=LAYERS, example="torchtitan",
+    ),
+    Setting(
         "loss_chunks", CODE, "Pieces of a chunked loss", "count", unit="chunks", default=8, least=1, most=2**20,
         scopes=MODEL, numbers=MODEL, example="16",
         idle=(
@@ -417,6 +435,49 @@ _ROWS: Final = (
     Setting(
         "reserve", MEMORY, "Override a reserve item of the device", "entries", default={}, unit="bytes",
         metavar="ITEM=BYTES", reads=VERDICTS, axes=NOWHERE, example="'runtime context=1GiB'",
+    ),
+    Setting(
+        name="devices_per_node", help="Devices that share the fast links of a node", kind="count", unit="devices",
+        least=1, most=2**16, none=True, unsaid="the device's own by default", example="8", **_OF_TIME,
+    ),
+    Setting(
+        name="axis_order", help="Mesh axes over devices, innermost first", kind="text", most=40,
+        default="tp-cp-ep-dp-pp", unsaid="Megatron's tp-cp-ep-dp-pp by default", metavar="ORDER", scopes=MODEL,
+        example="tp-cp-dp-ep-pp", **_OF_TIME,
+    ),
+    Setting(
+        name="graphs", help="Whether kernels are launched by graphs, without the host", **_choice(Switched, "off"),
+        example="on", **_OF_TIME,
+    ),
+    Setting(
+        name="launch_floor", help="What every kernel takes at least; 0 for one persistent kernel a region",
+        kind="count", unit="ns", least=0, most=10**9, none=True, unsaid="the device's own by default", example="0",
+        **_OF_TIME,
+    ),
+    Setting(
+        name="tp_overlap", help="Whether products hide tensor-parallel exchanges", **_OVERLAP,
+    ),
+    Setting(
+        name="expert_overlap", help="Whether other micro-batches hide experts' exchanges", **_OVERLAP,
+    ),
+    Setting(
+        name="gradient_overlap", help="Whether backward hides the reduction of gradients",
+        **_OVERLAP,
+    ),
+    Setting(
+        name="gather_overlap", help="Whether forward hides the gathering of weights", **_OVERLAP,
+    ),
+    Setting(
+        name="p2p_overlap", help="Whether passes hide what goes from stage to stage", **_OVERLAP,
+    ),
+    Setting(
+        name="tokens", help="Tokens of a whole training, for its days and device-hours; 14.8T", kind="tokens",
+        unit="tokens", least=1, most=2**60, none=True, unsaid="not told by default", scopes=MODEL, example="14.8T",
+        **_OF_TIME,
+    ),
+    Setting(
+        name="price", help="Price of a device-hour, for that of the training", kind="text", most=20, none=True,
+        unsaid="not told by default", metavar="AMOUNT", scopes=MODEL, example="2.10", **_OF_TIME,
     ),
     Setting(
         "published", PRICED, "A published figure to print beside the answer", "text", most=200, none=True, flag=False,

@@ -80,6 +80,7 @@ class Key(NamedTuple):
     down_projections: str = "replicated"
     mixer: str = "mla"
     indexer: str = "none"
+    moe_style: str = "fused"
 
     def settings(self) -> dict[str, str]:
         """What program texts can ask about."""
@@ -98,6 +99,7 @@ class Key(NamedTuple):
             "down_projections": self.down_projections,
             "mixer": self.mixer,
             "indexer": self.indexer,
+            "moe_style": self.moe_style,
         }
 
 
@@ -444,6 +446,8 @@ class _Run:
             return
         present = [name for name, it in zip(point.names, here, strict=True) if not it.is_absent(self.key.predicates)]
         here.clear()
+        if not present:
+            return
         if len(present) == 1:
             self._bind(names, (BoundName(present[0], None),), self._move(point.tag, move, present[0], names))
             return

@@ -18,6 +18,7 @@ from mla_cost.pricing.rows import illegal
 from mla_cost.pricing.stage import StageActivations
 from mla_cost.pricing.stage_work import communications, flops
 from mla_cost.pricing.step_traffic import Totals
+from mla_cost.pricing.times import step_time
 from mla_cost.pricing.whole_model import StageCost, evaluated, parallel_of, reported, verdict, worst_of
 from mla_cost.results import Breakdown, Communication, Memory, PeakEvent, Result, Stage, Verdict
 
@@ -61,7 +62,17 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
             *model_notes(model, settings, costs),
             *notes.notes(model, settings, point, device=device is not None),
         ),
+        time=step_time(model, device, chosen, costs, traffic, _model_flops(costs, chosen)),
     )
+
+
+def _model_flops(costs: Sequence[StageCost], settings: PlanSettings) -> int:
+    """Of all ranks in one optimizer step, as the numerator of model flops utilisation counts them."""
+    alike = {id(cost.costs): cost for cost in costs}
+    each = {key: flops(cost, settings) for key, cost in alike.items()}
+    of_stages = (each[id(cost.costs)] for cost in costs)
+    ranks = settings.tp * settings.sp * settings.dp
+    return sum((it.forward.model or 0) + (it.backward.model or 0) for it in of_stages) * ranks
 
 
 def _require_exact(worst: StageCost, traffic: Sequence[Communication]) -> None:
@@ -97,7 +108,7 @@ def _reported_verdict(
 
 def _settings(settings: PlanSettings, key: Key) -> dict[str, object]:
     fields = ("remat", "causal", "tp", "pp", "ep", "etp", "dp", "sharding", "optimizer", "cross_entropy")
-    priced = ("value_padding", "v_layout", "attention_layout", "softmax_dtype", "mask", "norm", "names")
+    priced = ("value_padding", "v_layout", "attention_layout", "softmax_dtype", "mask", "norm", "names", "moe_style")
     own = IMPLEMENTATION if PROFILES[key.profile].texts else ()
     found = {field: getattr(key if field in PROFILES[key.profile].fixed else settings, field) for field in priced}
     found["value_padding"] = key.value_padding
@@ -138,7 +149,10 @@ def _breakdown(worst: StageCost) -> Iterator[Breakdown]:
     beside = (
         [("kept for micro-batches in flight", active.saved_in_flight), ("working micro-batch", active.working)]
         if worst.beside is active
-        else [("gradients in fp32, inside the optimizer step", held.step_bytes)]
+        else [
+            ("gradients in fp32, inside the optimizer step", held.step_bytes - held.making_bytes),
+            ("a matrix's update, inside the optimizer step", held.making_bytes),
+        ]
     )
     parts = [
         ("weights", held.weight_bytes),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
+from mla_cost.declared.layers import LAYERS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.errors import InputError, nearest, shown
@@ -87,6 +88,7 @@ def resolve(
         cross_entropy=settings.cross_entropy,
         down_projections=settings.down_projections if predicates.rows_divided else "replicated",
         remat=policy(settings.remat, profile),
+        moe_style=settings.moe_style if LAYERS[layer].experts else "fused",
     )
     key = _surrounded(_implemented(key, profile, settings), settings)
     return Point(form, scheme, kernel, key, base, matters and "value" in form_of(form).points)
@@ -379,6 +381,8 @@ def _require(scheme: Scheme, values: Mapping[str, int], tp: int) -> None:
 
 def _way_out(scheme: Scheme, broken: Requirement, fields: Mapping[str, int]) -> str:
     """The nearest degree below that meets every requirement of the scheme, and the nearest length above."""
+    if broken.way_out:
+        return broken.way_out
     divided = [need for need in scheme.requires if need.by == broken.by]
     most = min(fields[broken.by], gcd(*(fields[need.what] for need in divided)))  # what divides all divides this
     degrees = range(most, 0, -1)

@@ -22,6 +22,7 @@ from mla_cost.pricing.compile import form_of, timeline
 from mla_cost.pricing.notes import why_no_layout
 from mla_cost.pricing.resolve import Illegal, Point, resolve
 from mla_cost.pricing.step_traffic import Totals, collectives
+from mla_cost.pricing.times import block_time
 from mla_cost.results import (
     Beside,
     Breakdown,
@@ -120,11 +121,12 @@ def _row(
         memory=_memory(it, found.memory),
         compared_to_explicit=compare(it, baseline) if baseline is not None else (),
         notes=tuple(note for note in notes if note),
+        time=block_time(it, device, settings),
     )
 
 
 def numbers(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, it: BlockFigures) -> Result:
-    """A result with what columns tell of it, and without its tensors, its moments and its words."""
+    """A result with what columns tell of it, and without its tensors, moments, time and words."""
     return Result(
         device=device.name if device else None,
         scope=settings.scope,

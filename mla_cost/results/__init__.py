@@ -163,7 +163,8 @@ class Lever(NamedTuple):
     lever: the setting that is turned; settings: all that change with it. ranks_factor: by how much the number of ranks
     grows. sent, flops: forward and backward; at the model scope in one optimizer step, on the stage that has most of
     them. reason: why it is refused. dropped, kept: of a recomputation, what a micro-batch then no longer keeps for
-    backward on the stage that is selected (or in the blocks), and what it keeps instead.
+    backward on the stage that is selected (or in the blocks), and what it keeps instead. seconds: of the blocks, or of
+    an optimizer step, and the difference; None where time is not predicted.
     """
 
     lever: str
@@ -180,6 +181,8 @@ class Lever(NamedTuple):
     reason: str
     dropped_bytes: int | None = None
     kept_bytes: int | None = None
+    seconds: float | None = None
+    seconds_delta: float | None = None
 
 
 class Verdict(NamedTuple):
@@ -202,6 +205,62 @@ class Verdict(NamedTuple):
     counted_bytes: int | None = None
     budgeted_bytes: int | None = None
     least_headroom_bytes: int | None = None
+
+
+class Seconds(NamedTuple):
+    """A duration and its band, from the spread of the device's ceilings. Seconds."""
+
+    seconds: float
+    low: float
+    high: float
+
+
+class TimePart(NamedTuple):
+    """A part of a time. limit: what sets it: compute, memory, launch, link, host, schedule."""
+
+    name: str
+    seconds: float
+    limit: str
+
+
+class Time(NamedTuple):
+    """How long it takes, as far as the device's ceilings tell. Seconds; docs/time.md says what is modelled.
+
+    Attention scope: forward and backward of the blocks. Model scope: one optimizer step; forward and backward are
+    those of one micro-batch on the slowest stage. parts add up to total. exposed, hidden: of collectives, by axis.
+    idle: what the schedule leaves of the step to the stage that waits least, closed_idle: by the closed formula.
+    """
+
+    total: Seconds
+    forward: Seconds
+    backward: Seconds
+    parts: tuple[TimePart, ...]
+    exposed: Mapping[str, float]
+    hidden: Mapping[str, float]
+    inside_bytes: int
+    between_bytes: int
+    bound: str
+    tokens_per_second: float | None = None
+    tokens_per_second_per_device: float | None = None
+    model_flops_utilisation: float | None = None
+    idle: float | None = None
+    closed_idle: float | None = None
+    days: float | None = None
+    device_hours: float | None = None
+    price: float | None = None
+    estimated: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class TraceSlice(NamedTuple):
+    """Something that a rank of a stage does, from `start` on, in seconds; stream: device or links; told: figures."""
+
+    stage: int
+    stream: str
+    name: str
+    start: float
+    seconds: float
+    told: Mapping[str, Any]
 
 
 class Beside(NamedTuple):
@@ -232,7 +291,7 @@ class Result(NamedTuple):
     compared_to_explicit: tuple[Difference, ...]
     verdict: Verdict | None
     notes: tuple[str, ...] = ()
-    time: None = None
+    time: Time | None = None
     beside: Beside | None = None
 
 
