@@ -35,19 +35,16 @@ def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, val
     _passed_on(machine, f"{key.label} and {value.label}", sent, key.dtype)
     steps = machine.new(f"{label} of the steps", ("S", *query.dims[1:-1], value.dims[-1]), query.dtype)
     rows = machine.new(f"{label} log-sum-exp of the steps", (*query.dims[1:3], "S"), "fp32")
-    scores, output = _products(machine, query, value)
-    machine.flops(scores + output, attention=True, skips_masked=True)
     machine.timeline.fused_calls.append(FusedCall(query.dims, key.dims, value.dims))
-    shape = attended(machine, query, "S", value)
     each = machine.predicates.size("C" if machine.predicates.nested else "P")
     result = machine.new(label, (*query.dims[:-1], value.dims[-1]), query.dtype)
-    attends = partial(machine.runs, "attention", launches=each, product=shape, skips_masked=True)
-    attends([query, kept, others], [steps, rows], flops=scores + output)
+    attention = _Attention(machine, query, value, each)
+    attention.forward([query, kept, others], [steps, rows])
     machine.runs("elementwise", [steps, rows], [result])
     statistics = machine.new("log-sum-exp", (*query.dims[1:3], query.dims[0]), "fp32")
     del others, steps, rows
-    through = [machine.bytes_of(t.dims, t.dtype) for t in (query, key, value)]
-    kept_bytes = [machine.bytes_of(t.dims, t.dtype) for t in (result, result, statistics)]
+    through = [size * each for size in _bytes(machine, query, key, value)]
+    read = through + [size * each for size in _bytes(machine, result, result, statistics)]
     made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in (query, key, value)]
     names = (key.label, value.label)
 
@@ -60,11 +57,8 @@ def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, val
         )
         for what in ("", "gradient of "):
             _passed_on(machine, f"{what}{names[0]} and {names[1]}", sent, made[1][2])
-        machine.flops((scores + output) * 2, recomputed=scores, attention=True, skips_masked=True)
         step = [machine.new(f"{name} of a step", dims, dtype) for name, dims, dtype in made]
-        every = [size * each for size in (*through, *kept_bytes)]
-        attends(every, every[:3], flops=(scores + output) * 2 + scores)
-        machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
+        attention.backward(read, through)
         del step, sending, given
         return [of_query, *_views(machine, receiving, made[1:])]
 
@@ -85,20 +79,17 @@ def gathered_attention(machine: Machine, label: str, query: Tensor, key: Tensor,
     gathered = _in_order(machine, (key, value))
     result = machine.new(label, (*query.dims[:-1], value.dims[-1]), query.dtype)
     spare = machine.new(f"{label}, never written", result.dims, result.dtype)
-    scores, output = _products(machine, query, value)
     half: Dims = ("s_half", *query.dims[1:])
     steps, statistics = [], []
     for step in ("first", "second"):
         steps.append(machine.new(f"{label} of the {step} half", (*half[:-1], value.dims[-1]), query.dtype))
         statistics.append(machine.new(f"log-sum-exp of the {step} half", ("b", "n", "s_half"), "fp32"))
-    machine.flops(scores + output, attention=True, skips_masked=True)
     machine.timeline.fused_calls.append(FusedCall(half, gathered[0].dims, gathered[1].dims))
-    shape = attended(machine, query, "S", value)
-    attends = partial(machine.runs, "attention", launches=2, product=shape, skips_masked=True)
-    attends([query, *gathered], [*steps, *statistics], flops=scores + output)
+    attention = _Attention(machine, query, value, 2)
+    attention.forward([query, *gathered], [*steps, *statistics])
     machine.runs("copy", steps, [result])
-    through = [machine.bytes_of(t.dims, t.dtype) for t in (query, *gathered)]
-    kept_bytes = [machine.bytes_of(t.dims, t.dtype) for t in (result, result, *statistics)]
+    through = _bytes(machine, query, *gathered)
+    read = through + _bytes(machine, result, result, *statistics)
     del gathered, spare, steps
     made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in given]
 
@@ -111,9 +102,7 @@ def gathered_attention(machine: Machine, label: str, query: Tensor, key: Tensor,
         for positions in ("s_half", "S"):
             steps.append(machine.new(f"{made[0][0]} of a step", half, made[0][2]))
             steps += [machine.new(f"{name} of a step", (positions, *dims[1:]), dtype) for name, dims, dtype in made[1:]]
-        machine.flops((scores + output) * 2, recomputed=scores, attention=True, skips_masked=True)
-        attends([*through, *kept_bytes], through, flops=(scores + output) * 2 + scores)
-        machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
+        attention.backward(read, through)
         results += _scattered(machine, sums, made[1:])
         del whole, gathered, steps
         return results
@@ -170,6 +159,28 @@ def _whole(machine: Machine, label: str, gradient: Tensor | None) -> Tensor:
     return machine.copied(gradient, f"gradient of {label} copy")
 
 
-def _products(machine: Machine, query: Tensor, value: Tensor) -> tuple[Polynomial, Polynomial]:
-    size = machine.predicates.elements
-    return size((*query.dims, "S")) * 2, size((*query.dims[:-1], value.dims[-1], "S")) * 2
+def _bytes(machine: Machine, *tensors: Tensor) -> list[Polynomial]:
+    return [machine.bytes_of(tensor.dims, tensor.dtype) for tensor in tensors]
+
+
+class _Attention:
+    """A rank's queries with all positions in some launches: the flops of all, and what kernels read and write."""
+
+    def __init__(self, machine: Machine, query: Tensor, value: Tensor, launches: Polynomial | int) -> None:
+        size = machine.predicates.elements
+        self._machine = machine
+        self._scores = size((*query.dims, "S")) * 2
+        self._both = self._scores + size((*query.dims[:-1], value.dims[-1], "S")) * 2
+        shape = attended(machine, query, "S", value)
+        self._runs = partial(machine.runs, "attention", launches=launches, product=shape, skips_masked=True)
+
+    def forward(self, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:
+        """Scores and output."""
+        self._machine.flops(self._both, attention=True, skips_masked=True)
+        self._runs(reads, writes, flops=self._both)
+
+    def backward(self, reads: Sequence[Polynomial], writes: Sequence[Polynomial]) -> None:
+        """The gradients of both, and scores once more."""
+        self._machine.flops(self._both * 2, recomputed=self._scores, attention=True, skips_masked=True)
+        self._runs(reads, writes, flops=self._both * 2 + self._scores)
+        self._machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
