@@ -46,17 +46,12 @@ def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, val
     through = [size * each for size in _bytes(machine, query, key, value)]
     read = through + [size * each for size in _bytes(machine, result, result, statistics)]
     made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in (query, key, value)]
-    names = (key.label, value.label)
+    pair = f"{key.label} and {value.label}"
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         given = _whole(machine, label, gradients[0])
         of_query = machine.new(*made[0])
-        sending, receiving = (
-            machine.new(f"{names[0]} and {names[1]} with their gradients, {buffer}", ("2", *sent), made[1][2])
-            for buffer in ("one buffer", "the other")
-        )
-        for what in ("", "gradient of "):
-            _passed_on(machine, f"{what}{names[0]} and {names[1]}", sent, made[1][2])
+        sending, receiving = _two_buffers(machine, pair, sent, made[1][2])
         step = [machine.new(f"{name} of a step", dims, dtype) for name, dims, dtype in made]
         attention.backward(read, through)
         del step, sending, given
@@ -80,10 +75,7 @@ def gathered_attention(machine: Machine, label: str, query: Tensor, key: Tensor,
     result = machine.new(label, (*query.dims[:-1], value.dims[-1]), query.dtype)
     spare = machine.new(f"{label}, never written", result.dims, result.dtype)
     half: Dims = ("s_half", *query.dims[1:])
-    steps, statistics = [], []
-    for step in ("first", "second"):
-        steps.append(machine.new(f"{label} of the {step} half", (*half[:-1], value.dims[-1]), query.dtype))
-        statistics.append(machine.new(f"log-sum-exp of the {step} half", ("b", "n", "s_half"), "fp32"))
+    steps, statistics = _halves(machine, label, (*half[:-1], value.dims[-1]), query.dtype)
     machine.timeline.fused_calls.append(FusedCall(half, gathered[0].dims, gathered[1].dims))
     attention = _Attention(machine, query, value, 2)
     attention.forward([query, *gathered], [*steps, *statistics])
@@ -98,10 +90,7 @@ def gathered_attention(machine: Machine, label: str, query: Tensor, key: Tensor,
         results: list[Tensor | None] = [machine.new(*made[0])]
         sums = [machine.new(f"{name}, all positions", ("S", *dims[1:]), dtype) for name, dims, dtype in made[1:]]
         gathered = _in_order(machine, given[1:])
-        steps = []
-        for positions in ("s_half", "S"):
-            steps.append(machine.new(f"{made[0][0]} of a step", half, made[0][2]))
-            steps += [machine.new(f"{name} of a step", (positions, *dims[1:]), dtype) for name, dims, dtype in made[1:]]
+        steps = _gradients_of_steps(machine, made, half)
         attention.backward(read, through)
         results += _scattered(machine, sums, made[1:])
         del whole, gathered, steps
@@ -109,6 +98,35 @@ def gathered_attention(machine: Machine, label: str, query: Tensor, key: Tensor,
 
     machine.attach([result], list(given), backward, saved=[*given, result, *statistics])
     return result
+
+
+def _two_buffers(machine: Machine, pair: str, sent: Dims, dtype: str) -> list[Tensor]:
+    """Keys and values with their gradients on their way: what is sent and what is received."""
+    found = [
+        machine.new(f"{pair} with their gradients, {buffer}", ("2", *sent), dtype)
+        for buffer in ("one buffer", "the other")
+    ]
+    for what in ("", "gradient of "):
+        _passed_on(machine, f"{what}{pair}", sent, dtype)
+    return found
+
+
+def _halves(machine: Machine, label: str, dims: Dims, dtype: str) -> tuple[list[Tensor], list[Tensor]]:
+    """The outputs and the log-sum-exp of two steps of half the queries each."""
+    steps, statistics = [], []
+    for step in ("first", "second"):
+        steps.append(machine.new(f"{label} of the {step} half", dims, dtype))
+        statistics.append(machine.new(f"log-sum-exp of the {step} half", ("b", "n", "s_half"), "fp32"))
+    return steps, statistics
+
+
+def _gradients_of_steps(machine: Machine, made: Sequence[Made], half: Dims) -> list[Tensor]:
+    """What two steps make: the first sees the first chunk of keys and values, the second all."""
+    steps = []
+    for positions in ("s_half", "S"):
+        steps.append(machine.new(f"{made[0][0]} of a step", half, made[0][2]))
+        steps += [machine.new(f"{name} of a step", (positions, *dims[1:]), dtype) for name, dims, dtype in made[1:]]
+    return steps
 
 
 def _views(machine: Machine, buffer: Tensor, made: Sequence[Made]) -> list[Tensor | None]:

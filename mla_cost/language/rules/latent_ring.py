@@ -21,20 +21,14 @@ def latent_ring(machine: Machine, label: str, query: Tensor, latent: Tensor, wei
     Latents go P - 1 hops in their dtype, in backward again, with gradients in fp32 that go P hops, home. Counted is the
     first rank, which expands the chunks of all others whole: in zig-zag order others need half of some.
     """
-    heads, both, _ = weight.dims
-    width = both.rpartition("+")[2]
-    rows, batch = latent.dims[:2]
-    dims = (*query.dims[:-1], width)
-    key, value = (rows, batch, heads, query.dims[-1]), (rows, batch, heads, width)
+    key, value = _pair(query.dims, latent.dims, weight.dims)
     hops(machine, SEQUENCE, latent.label, latent.dims, latent.dtype, "P_others")
     coming = machine.new(f"{latent.label} of other ranks", ("2", *latent.dims), latent.dtype)
-    result, statistics = _step(machine, label, dims, query, (key, value))
-    expand = machine.predicates.elements(("P", rows, batch, *weight.dims)) * 2
+    result, statistics = _step(machine, label, (*query.dims[:-1], value[-1]), query, (key, value))
     work = Steps(machine, query, (key, value), "P")
-    shape: tuple[Dims, Dims, Dims] = ("P", rows, batch), weight.dims[:2], weight.dims[2:]
+    expands = _Expands(machine, ("P", *latent.dims[:2]), weight.dims)
     work.forward()
-    machine.flops(expand)
-    machine.multiplies(*shape)
+    expands.forward()
     machine.timeline.fused_calls.append(FusedCall(query.dims, key, value))
     del coming
     latent_label, weight_label = latent.label, weight.label
@@ -47,21 +41,44 @@ def latent_ring(machine: Machine, label: str, query: Tensor, latent: Tensor, wei
         wide = machine.new(f"{weight_label}, in fp32", made[2][1], "fp32")
         coming = machine.new(f"{latent_label} of other ranks", ("2", *made[1][1]), made[1][2])
         hops(machine, SEQUENCE, latent_label, made[1][1], made[1][2], "P_others")
-        steps = _expanded(machine, (key, value), made[1][2])
-        steps += [machine.new(f"gradient of {t.label}", t.dims, t.dtype) for t in steps]
+        expanded = _expanded(machine, (key, value), made[1][2])
+        steps = [machine.new(f"gradient of {t.label}", t.dims, t.dtype) for t in expanded]
         work.backward()
-        machine.flops(expand * 2, recomputed=expand)
-        machine.multiplies(*shape)
-        machine.multiplies_back(*shape)
+        expands.backward()
         going = machine.new(f"{made[1][0]}, here and on its way", ("2", *made[1][1]), "fp32")
         hops(machine, SEQUENCE, made[1][0], made[1][1], "fp32", "P")
-        del coming, steps, wide
+        del coming, expanded, steps, wide
         results: list[Tensor | None] = [machine.new(*item) for item in made]
         del of_query, of_weight, going
         return results
 
     machine.attach([result], [query, latent, weight], backward, saved=[query, latent, weight, result, statistics])
     return result
+
+
+def _pair(query: Dims, latent: Dims, weight: Dims) -> tuple[Dims, Dims]:
+    """The dims of keys and values that a rank's latent gives."""
+    each = (*latent[:2], weight[0])
+    return (*each, query[-1]), (*each, weight[1].rpartition("+")[2])
+
+
+class _Expands:
+    """The product that makes keys and values of the latents of all ranks: [rows h_out] and in backward once more."""
+
+    def __init__(self, machine: Machine, rows: Dims, weight: Dims) -> None:
+        self._machine = machine
+        self._once = machine.predicates.elements((*rows, *weight)) * 2
+        self._shape = rows, weight[:2], weight[2:]
+
+    def forward(self) -> None:
+        self._machine.flops(self._once)
+        self._machine.multiplies(*self._shape)
+
+    def backward(self) -> None:
+        """The gradients of both operands, and the product again."""
+        self._machine.flops(self._once * 2, recomputed=self._once)
+        self._machine.multiplies(*self._shape)
+        self._machine.multiplies_back(*self._shape)
 
 
 def _step(machine: Machine, label: str, dims: Dims, query: Tensor, pair: tuple[Dims, Dims]) -> tuple[Tensor, Tensor]:

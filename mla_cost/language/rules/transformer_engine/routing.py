@@ -26,13 +26,12 @@ def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tenso
     result = machine.new(label, logits.dims, "fp32")
     # scores twice, the choice, what was chosen, its sum, quotient and scale, and the weights spread over all experts
     machine.runs("elementwise", [logits, logits, kept[0]], [*kept, result], launches=10)
-    shape = logits.dims
     del logits
     (name, rows_of, dtype), (w_name, w_dims, w_dtype) = ((it.label, it.dims, it.dtype) for it in (hidden, weight))
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
-        of_logits = machine.new(f"gradient of {label} logits", shape, "fp32")
+        of_logits = machine.new(f"gradient of {label} logits", (*rows, "e"), "fp32")
         machine.flops(count * 2)
         machine.runs("elementwise", [of_logits] * 3, [of_logits], launches=6)
         machine.multiplies_back(rows_of[:-1], ("e",), rows_of[-1:], dtype="fp32")
