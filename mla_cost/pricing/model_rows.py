@@ -11,7 +11,7 @@ from mla_cost.language.evaluate import EXACT_LIMIT, ExactLimitError
 from mla_cost.mesh.schedule import schedule_of
 from mla_cost.pricing import notes, verdicts
 from mla_cost.pricing.block import too_large
-from mla_cost.pricing.compile import Key
+from mla_cost.pricing.key import Key
 from mla_cost.pricing.model_notes import model_notes
 from mla_cost.pricing.resolve import IMPLEMENTATION, Illegal
 from mla_cost.pricing.rows import illegal

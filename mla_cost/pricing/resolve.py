@@ -20,7 +20,7 @@ from mla_cost.language.dims import SYMBOLS, Predicates, base_values, predicates_
 from mla_cost.language.numbers import at_each, ceil_divide, floor_divide, maximum, round_up
 from mla_cost.language.program import Kernel, Pair, Profile, Requirement, Scheme, sizes_asked
 from mla_cost.language.recompute import DISCARDING, POLICIES, TOGETHER
-from mla_cost.pricing.compile import Key, form_of
+from mla_cost.pricing.key import Key, form_of
 
 # the settings that only an implementation has
 IMPLEMENTATION = table.names(own_code=True)

@@ -17,8 +17,9 @@ from mla_cost.pricing import automatic, verdicts
 from mla_cost.pricing import notes as ignored
 from mla_cost.pricing.block import BlockFigures, figures
 from mla_cost.pricing.compare import compare
-from mla_cost.pricing.compile import form_of, timeline
+from mla_cost.pricing.compile import timeline
 from mla_cost.pricing.flops import flops
+from mla_cost.pricing.key import form_of
 from mla_cost.pricing.notes import why_no_layout
 from mla_cost.pricing.resolve import Illegal, Point, resolve
 from mla_cost.pricing.step_traffic import collectives, communication

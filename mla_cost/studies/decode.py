@@ -11,7 +11,7 @@ from mla_cost.inputs import catalog
 from mla_cost.inputs.config import Fact, ModelConfig
 from mla_cost.language.numbers import ceil_divide
 from mla_cost.pricing import kv_cache
-from mla_cost.pricing.compile import form_of
+from mla_cost.pricing.key import form_of
 from mla_cost.studies.cache import WEIGHT_BYTES, chosen, counted
 from mla_cost.weights.parameters import parameters
 
