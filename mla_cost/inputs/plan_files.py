@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from mla_cost.declared.forms import FORMS
 from mla_cost.errors import InputError, shown
@@ -91,11 +91,31 @@ def settings(
     for name in LISTS:
         if name in data:
             data[name] = _as_names(name, data[name])
+    _require_units(data, str(file) if file is not None else base_file)
     try:
         return validated(PlanSettings, data, file=str(file) if file is not None else base_file)
     except InputError as error:
         stated = [*(name for name, value in flags.items() if value is not None), *assigned, *reserve]
         raise _blamed(error, stated) from None
+
+
+_BARE: Final = 2**20  # bytes below which a bare number of them is more likely one of MiB or GiB
+
+
+def _require_units(data: Mapping[str, Any], file: str | None) -> None:
+    """Refuse a bare number of bytes that is too small to be meant as bytes.
+
+    Raises:
+        InputError: naming the field, and the ways to write it.
+
+    """
+    for field, value in data.items():
+        if not _of_kind(field, "bytes"):
+            continue
+        bare = str(value).strip() if isinstance(value, int | float | str) and not isinstance(value, bool) else ""
+        if bare.replace(".", "", 1).isdecimal() and 0 < float(bare) < _BARE:
+            ways = f"{bare}GiB, {bare}MiB or {bare}B"
+            raise InputError(f"{shown(value)} has no unit", file=file, field=field, allowed=ways)
 
 
 def _blamed(error: InputError, stated: Iterable[str]) -> InputError:

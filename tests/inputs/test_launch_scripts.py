@@ -170,6 +170,14 @@ def test_shell_is_read_and_never_run(tmp_path: Path) -> None:
         words("run\nB='x\n")
 
 
+def test_a_model_that_is_not_known_is_never_another_one(tmp_path: Path) -> None:
+    script = tmp_path / "verl.sh"
+    script.write_text((LAUNCH / "verl.sh").read_text().replace("moonshotai/Moonlight-16B-A3B", "Qwen/Qwen3-8B"))
+    with pytest.raises(InputError, match="no MLA model of the catalogue goes by 'Qwen/Qwen3-8B'; allowed: the model"):
+        importers.read(script)
+    assert importers.read(script, model="kimi-k2").settings["model"] == "kimi-k2"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

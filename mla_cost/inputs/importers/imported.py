@@ -10,7 +10,8 @@ from mla_cost.inputs.importers.shell import Script
 
 class Foreign(NamedTuple):
     """A foreign file as it was read. data: of JSON, YAML and TOML; script: of shell. dp: data ranks that the user
-    states beside it, which decide how many micro-batches a global batch makes.
+    states beside it, which decide how many micro-batches a global batch makes;
+    model: likewise, where the file names none of the catalogue.
     """
 
     file: str
@@ -18,6 +19,7 @@ class Foreign(NamedTuple):
     data: Mapping[str, Any] | None = None
     script: Script | None = None
     dp: int | None = None
+    model: str | None = None
 
 
 class Taken(NamedTuple):
@@ -59,6 +61,7 @@ class Reading:
 
     def __init__(self, foreign: Foreign) -> None:
         self.file = foreign.file
+        self.stated_model = foreign.model
         self.settings: dict[str, Any] = {}
         self.dims: dict[str, Any] = {}
         self.facts: dict[str, Any] = {}
