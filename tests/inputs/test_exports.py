@@ -73,6 +73,24 @@ def test_deepspeed_and_fsdp_in_their_own_words(tmp_path: Path) -> None:
         assert back(fsdp, "torchtitan", tmp_path)["sharding"] == FULLY_SHARDED
 
 
+@pytest.mark.parametrize(("to", "scheme"), [("megatron", "a2a-p2p"), ("mindspeed", "usp"), ("mindspeed", "kv-gather")])
+def test_groups_inside_groups_come_back(to: str, scheme: str, tmp_path: Path) -> None:
+    profile: Any = "megatron" if to == "megatron" else "reference"
+    inside = 0 if scheme == "kv-gather" else 2
+    asked = PlanSettings(**{**KIMI, "sp": 8}, scheme=scheme, sp_inside=inside, profile=profile).by_scope()
+    found = back(asked, to, tmp_path)
+    assert (found["scheme"], found["sp"], found.get("sp_inside", 0)) == (scheme, 8, inside)
+
+
+def test_blocks_of_recomputed_layers_and_replicas_come_back(tmp_path: Path) -> None:
+    block = PlanSettings(**{**KIMI, "remat": "full", "remat_layers": 2}).by_scope()
+    found = back(block, "megatron", tmp_path)
+    assert (found["remat"], found["remat_layers"]) == ("full", 2)
+    asked: dict[str, Any] = {"form": ("explicit",), "model": "deepseek-v3", "sharding": FULLY_SHARDED, "dp": 8}
+    copies = back(PlanSettings(**asked, replicas=2, seq_len=4096), "torchtitan", tmp_path)
+    assert (copies["dp"], copies["replicas"]) == (8, 2)
+
+
 def test_a_node_holds_as_many_ranks_as_its_device_has(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["export", "--dp", "32", "--device", "910b-64gb", "--seq-len", "4k", "--to", "torchrun"])

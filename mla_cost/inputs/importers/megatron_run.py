@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from mla_cost.declared.foreign import ADAM, CP_COMM_TYPES, PLAIN, SHARED_STATES, TRAINED
+from mla_cost.declared.foreign import ADAM, CP_COMM_TYPES, HIERARCHICAL, PLAIN, SHARED_STATES, TRAINED
+from mla_cost.declared.optimizers import OPTIMIZERS
 from mla_cost.errors import InputError
 from mla_cost.inputs.importers.arguments import Arguments
 from mla_cost.inputs.importers.imported import Reading
@@ -94,7 +95,11 @@ def _context(given: Arguments, reading: Reading) -> None:
             "is not priced", file=given.file, field="--cp-comm-type", value=" ".join(words),
             allowed=f"one of {', '.join(CP_COMM_TYPES)}, the same for all layers",
         )  # fmt: skip
-    return reading.take("scheme", CP_COMM_TYPES[words[0]], "--cp-comm-type")
+    reading.take("scheme", CP_COMM_TYPES[words[0]], "--cp-comm-type")
+    sizes = given.words("--hierarchical-context-parallel-sizes") or []
+    if CP_COMM_TYPES[words[0]] == HIERARCHICAL and sizes and sizes[0].isdecimal():
+        reading.take("sp_inside", int(sizes[0]), "--hierarchical-context-parallel-sizes")
+    return None
 
 
 def _pipeline(given: Arguments, reading: Reading) -> None:
@@ -175,7 +180,9 @@ def _precision(given: Arguments, reading: Reading) -> None:
 
 def _optimizer(given: Arguments, reading: Reading) -> None:
     found = given.text("--optimizer")
-    if found not in {None, *ADAM}:
+    if found in OPTIMIZERS:
+        reading.take("optimizer", found, "--optimizer")
+    elif found not in {None, *ADAM}:
         reading.ignore(given.said("--optimizer"), "two moments of Adam are priced", priced=True)
     _peak_events(given, reading)
     fsdp, shared = given.has("--use-megatron-fsdp", "--use-torch-fsdp2"), given.has("--use-distributed-optimizer")
@@ -218,7 +225,9 @@ def _recompute(given: Arguments, reading: Reading) -> None:
         return reading.assume("remat", "none", "--recompute-granularity is none where absent", f"{CONFIG}:532")
     if granularity == "full":
         reading.take("remat", "full", "--recompute-granularity full")
-        if method == "block" or (layers or 1) > 1:
+        if method == "block" and layers is not None:
+            reading.take("remat_layers", layers, "--recompute-method block --recompute-num-layers")
+        elif (layers or 1) > 1:
             said = f"--recompute-method {method} --recompute-num-layers {layers}"
             reading.ignore(said, "every layer is priced as recomputed by itself", priced=True)
         return None

@@ -73,6 +73,10 @@ def _data_ranks(keys: Keys, reading: Reading, dp: int | None) -> None:
         reading.take("sharding", PLAIN, "data_parallel_shard_degree 1")
     else:
         fully_sharded(reading, "FSDP2 (data_parallel_shard_degree)")
+        if replicas > 1:
+            reading.take("replicas", replicas, "parallelism.data_parallel_replicate_degree")
+        if keys.get("parallelism.fsdp_reshard_after_forward") == "never":
+            reading.take("reshard", "off", "parallelism.fsdp_reshard_after_forward never")
 
 
 def _batch(keys: Keys, reading: Reading) -> None:
