@@ -166,8 +166,18 @@ def test_shell_is_read_and_never_run(tmp_path: Path) -> None:
     bomb = "A=xxxxxxxxxx\n" + "A=$A$A$A$A$A$A$A$A\n" * 9
     with pytest.raises(InputError, match="beyond any launch script"):
         words(bomb)
+    many = "A=" + "x" * 100_000 + "\n" + "run $A\n" * 10_000
+    with pytest.raises(InputError, match="beyond any launch script"):
+        words(many)
     with pytest.raises(InputError, match="line 2: a quote is never closed"):
         words("run\nB='x\n")
+
+
+def test_python_takes_a_script_for_a_plan_file_and_the_command_line_says_how() -> None:
+    assert mla_cost.plan_file(LAUNCH / "megatron.sh")["micro_batches"] == 64
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(LAUNCH / "megatron.sh")])
+    assert ended.value.code == 2
 
 
 def test_a_model_that_is_not_known_is_never_another_one(tmp_path: Path) -> None:
