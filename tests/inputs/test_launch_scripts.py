@@ -55,6 +55,19 @@ OTHERS: dict[str, dict[str, Any]] = {
         "micro_batch": 1, "micro_batches": 8, "remat": "mla_up_proj", "dispatcher": "alltoall", "rope_fusion": "off",
         "profile": "megatron", "vocab_multiple": 128,
     },
+    # 32 ranks over tp 2: dp 16
+    "nemo.yaml": {
+        **_RUN, "model": "deepseek-v2-lite", "seq_len": 4096, "tp": 2, "pp": 1, "sp": 1, "ep": 8, "etp": 1, "dp": 16,
+        "micro_batch": 1, "micro_batches": 4, "remat": "full", "remat_layers": 4, "dispatcher": "alltoall",
+        "profile": "megatron",
+    },
+    # 14 layers and both ends are 16, two in each of eight chunks; the ends' hold one layer less; dp 16 holds ep 16
+    "model_args.yaml": {
+        **_RUN, "model": "deepseek-v3", "seq_len": 4096, "tp": 1, "pp": 4, "sp": 1, "ep": 16, "etp": 1, "dp": 16,
+        "pipeline_layout": "Et|tt|tt|tt|tt|tt|tt|tmL", "micro_batch": 1, "micro_batches": 32,
+        "remat": "none", "dispatcher": "hybridep", "cross_entropy": "native-fused", "profile": "megatron",
+        "vocab_multiple": 128, "facts": {"num_layers": 14, "num_routed_experts": 64, "num_mla_layers": 14},
+    },
     "titan.toml": {
         "form": ["explicit"], "model": "deepseek-v2-lite", "seq_len": 4096, "tp": 1, "pp": 1, "sp": 1, "ep": 8,
         "etp": 1, "dp": 8, "micro_batch": 4, "micro_batches": 4, "remat": "full", "dtype": "bf16",

@@ -93,15 +93,15 @@ class Reading:
         self.taken = [each for each in self.taken if each.setting != setting]
         self.assumed = [each for each in self.assumed if each.setting != setting]
 
-    def drop(self, settings: Iterable[str], why: str) -> None:
-        """Settings that the run states and what is priced has not."""
+    def drop(self, settings: Iterable[str], why: str, *, priced: bool = True) -> None:
+        """Settings that the run states and what is priced has not, or has elsewhere."""
         for name in settings:
             if self.settings.pop(name, None) is None:
                 continue
             said = [each.said for each in self.taken if each.setting == name]
             self._forget(name)
             for each in said:
-                self.ignore(each, why, priced=True)
+                self.ignore(each, why, priced=priced)
 
     def ignore(self, said: str, why: str, *, priced: bool = False) -> None:
         """What no plan takes."""

@@ -135,12 +135,23 @@ def _counted_ends(given: Arguments) -> int:
 
 
 def _ends(given: Arguments, reading: Reading) -> None:
-    """The embedding and the loss counted as a layer each: the first and the last stage then hold one less."""
-    ends, pp = _counted_ends(given), reading.settings["pp"]
-    each, left = divmod(reading.facts["num_layers"] + ends, pp)
-    for setting, flag in _ENDS:
-        if given.has(flag) and pp > 1 and not left:
-            reading.take(setting, each - 1, flag)
+    """The embedding and the loss counted as a layer each: the first and the last part hold one layer less."""
+    found = [flag for _, flag in _ENDS if given.has(flag)]
+    told = reading.settings
+    parts = told["pp"] * told.get("virtual_stages", 1)
+    each, left = divmod(reading.facts["num_layers"] + len(found), parts)
+    if not found or parts == 1 or left:
+        return
+    if parts == told["pp"]:
+        for setting, flag in _ENDS:
+            if flag in found:
+                reading.take(setting, each - 1, flag)
+        return
+    held = ["t" * each] * parts
+    held[0] = f"E{'t' * (each - (_ENDS[0][1] in found))}"
+    held[-1] = f"{'t' * (each - (_ENDS[1][1] in found))}{'m' * reading.facts.get('num_mtp_layers', 0)}L"
+    reading.drop(("virtual_stages",), "stands in the layout", priced=False)
+    reading.take("pipeline_layout", "|".join(held), " ".join(found))
 
 
 def _batch(given: Arguments, reading: Reading) -> None:
