@@ -44,7 +44,7 @@ def _read(foreign: Foreign, reading: Reading) -> None:
 
 
 def _model(keys: Keys, reading: Reading) -> None:
-    name, flavor = keys.get("model.name"), keys.get("model.flavor")
+    name, flavor = (str(keys.get(f"model.{key}")) for key in ("name", "flavor"))
     if name != "deepseek_v3" or flavor not in FLAVORS:
         raise InputError(
             f"{name} {flavor} is no MLA model of torchtitan that is known here", file=keys.file, field="model.flavor",
@@ -103,7 +103,8 @@ def _recompute(keys: Keys, reading: Reading) -> None:
 
 
 def _schedule(keys: Keys, reading: Reading) -> None:
-    word = keys.get("parallelism.pipeline_parallel_schedule")
+    given = keys.get("parallelism.pipeline_parallel_schedule")
+    word = given if isinstance(given, str) else None
     if reading.settings["pp"] == 1:
         return
     if word in SCHEDULES and word != "Interleaved1F1B":
