@@ -71,7 +71,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "titan.toml": {
         "form": ["explicit"], "model": "deepseek-v2-lite", "seq_len": 4096, "tp": 1, "pp": 1, "sp": 1, "ep": 8,
         "etp": 1, "dp": 8, "micro_batch": 4, "micro_batches": 4, "remat": "full", "dtype": "bf16",
-        "sharding": FULLY_SHARDED or "zero2",
+        "sharding": FULLY_SHARDED or "zero2", "moe_style": "torchtitan",
     },
     # 256 / (2 x 4)
     "deepspeed.json": {

@@ -40,6 +40,7 @@ def _read(foreign: Foreign, reading: Reading) -> None:
     reading.put("dtype", "bf16")
     reading.assume("dtype", "bf16", "training.mixed_precision_param is bfloat16 where absent", f"{_SOURCE}282")
     _schedule(keys, reading)
+    reading.take("moe_style", "torchtitan", "a torchtitan run")
     tell_rest(keys, reading, _PRICED)
 
 
