@@ -45,7 +45,7 @@ def test_what_a_framework_can_say_comes_back(to: str, tmp_path: Path) -> None:
     without = dict(exporters.export(settings, to).without)
     found = back(settings, to, tmp_path)
     given = (
-        {"model", "seq_len"} if to == "deepspeed-json" else {"device", "mtp"}
+        {"model", "seq_len"} if to == "deepspeed-json" else {"device", "mtp", "moe_style"}
     )  # torchtitan has no MTP module, and says so
     if to == "torchtitan":
         assert "no multi-token-prediction module" in exporters.export(settings, to).text
