@@ -92,7 +92,7 @@ def _exchange(given: Arguments, reading: Reading) -> None:
 
 def _empty_layers(given: Arguments) -> frozenset[int]:
     """The layers of --noop-layers, from 0."""
-    words = given.given.get("--noop-layers", [""])[0].split(",")
+    words = "".join(given.given.get("--noop-layers", [])).split(",")
     return frozenset(int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 5)
 
 
