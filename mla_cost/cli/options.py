@@ -421,6 +421,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
     "import": (
         Option("launch", ASKED, "A launch script, a framework's config, or a folder with a config.json.", "file"),
         Option("dp", ASKED, "Data-parallel ranks, in place of what the file says.", "count", metavar="N", example="64"),
+        Option(
+            "model", ASKED, "The model, where the file names none that is known.", "text", metavar="NAME",
+            example="kimi-k2",
+        ),
         _STRICT._replace(help="Refuse what the file does not decide."),
         _formats("yaml", "json", default="yaml"),
         Option(
