@@ -646,6 +646,10 @@ def test_a_real_process_ends_as_it_should():
         ("plan --set sp=2 --set sp=4", "--set sp", "given twice"),
         ("explain laga --layer moe", "--layer", "--program"),
         ("evidence --no-notes --format json", "--no-notes", "--format json"),
+        ("evidence --quiet --format json", "--quiet", "--format json"),
+        ("evidence --no-notes -q", "--no-notes", "--quiet"),
+        ("validate --no-notes --format json", "--no-notes", "--format json"),
+        ("validate --quiet --format json", "--quiet", "--format json"),
     ],
 )
 def test_a_flag_without_effect_is_refused_by_name(cli, line, flag, beside):
@@ -700,6 +704,10 @@ def test_rows_that_differ_show_in_what(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     heading, *_ = cli("sweep", "--scope", "attention", "--over", "kernel=auto,flash").splitlines()
     assert {"kernel", "scheme", "device"} <= set(heading.split())
+    line = "sweep --scope attention --form explicit --device a100-80gb --over kernel=auto,flash,eager --no-notes"
+    heading, _, *rows = cli(*line.split()).splitlines()
+    at = heading.split().index("value_padding")
+    assert [row.split()[at] for row in rows[:3]] == ["qk", "none", "none"]
 
 
 def test_what_was_assumed_is_not_verified(cli, tmp_path):
