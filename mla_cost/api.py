@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from mla_cost.declared import defaults
@@ -213,6 +213,35 @@ def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
     priced = [row for row in found.results if row.memory.allocated_peak_bytes is not None]
     drawn = (picture(model, device.get(row.device or ""), settings, row) for row in priced)
     return tuple(each for each in drawn if each is not None)
+
+
+REPORTED: Final = ("saved", "peak", "wire")
+
+
+def formulas_of(settings: PlanSettings, found: Plan) -> Iterator[tuple[Result, Explanation]]:
+    """The formulas of the attention block of every row that has numbers, with their values; each form once.
+
+    A peak is the moment that wins at these numbers.
+    """
+    from mla_cost.explaining.explain import explain_point
+    from mla_cost.pricing.block import evaluation
+    from mla_cost.pricing.resolve import resolve
+
+    settings, seen = _for_scope(settings), set()
+    model = model_with_dims(settings)
+    for row in found.results:
+        if row.memory.allocated_peak_bytes is None or (row.form, row.kernel) in seen:
+            continue
+        seen.add((row.form, row.kernel))
+        device = catalog.device(row.device) if row.device else None
+        chosen, _ = automatic.with_kernel(model, device, row.form, settings)
+        try:
+            point = resolve(model, row.form, chosen)
+            values = evaluation(point).values
+        except Illegal:
+            continue
+        for quantity in REPORTED:
+            yield row, explain_point(point, values, quantity)
 
 
 def _for_scope(settings: PlanSettings) -> PlanSettings:

@@ -70,9 +70,9 @@ class Names:
 
     """
 
-    def __init__(self, model: ModelConfig, profile: str) -> None:
+    def __init__(self, model: ModelConfig, profile: str, remat_layers: int | None = None) -> None:
         self.model = model
-        settings = PlanSettings().model_copy(update={"profile": profile})
+        settings = PlanSettings().model_copy(update={"profile": profile, "remat_layers": remat_layers})
         self._segments = Segments(model, defaults.BASELINE, settings, as_allocated("none"))
         self._first: dict[Any, int] = {}
         for index, kind in enumerate(self._segments.kinds):

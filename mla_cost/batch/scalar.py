@@ -67,7 +67,7 @@ def reason(
 
 def _places(model: ModelConfig, settings: PlanSettings) -> Iterator[Place]:
     """The layers of a pipeline at their places, as a plan comes to them."""
-    names = Names(model, settings.profile)
+    names = Names(model, settings.profile, settings.remat_layers)
     laid_out = names.stages(whole_model.parallel_of(settings))
     yield from dict.fromkeys(place for chunks in laid_out for chunk in chunks for place in names.of(chunk))
 

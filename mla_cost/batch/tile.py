@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
@@ -17,10 +17,8 @@ from mla_cost.batch.pipelines import FIGURES, Names, PipelineRows, StageRows, pi
 from mla_cost.batch.points import ALIKE, NOT_OF_PIPELINES, Choices, Points, distinct
 from mla_cost.batch.programs import Programs
 from mla_cost.batch.table import Table, TableQuestion
-from mla_cost.declared.states import Gathering
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.schedule import enough
 from mla_cost.pricing.stage import Place
 from mla_cost.pricing.step_traffic import hidden_states
@@ -37,27 +35,29 @@ class Shared:
         self.model = model
         self.holding = Holding(model)
         self.programs = Programs()
-        self._names: dict[str, Names] = {}
-        self._pipelines: dict[tuple[str, Parallel, int | None, Gathering | None], PipelineRows] = {}
+        self._names: dict[tuple[str, int | None], Names] = {}
+        self._pipelines: dict[Hashable, PipelineRows] = {}
 
-    def names(self, profile: str) -> Names:
+    def names(self, profile: str, remat_layers: int | None = None) -> Names:
         """The layers of the model.
 
         Raises:
             Illegal: a kind of layer that is not priced.
 
         """
-        if profile not in self._names:
-            self._names[profile] = Names(self.model, profile)
-        return self._names[profile]
+        key = (profile, remat_layers)
+        if key not in self._names:
+            self._names[key] = Names(self.model, *key)
+        return self._names[key]
 
     def pipeline(self, settings: PlanSettings) -> PipelineRows:
         """The pipeline of a plan; it is the same for all micro-batches that its schedule does not tell apart."""
         alone = enough(pipeline_of(settings))
         gathering = state_settings(settings).gathering
-        key = (settings.profile, alone, settings.stage, gathering)
+        key = (settings.profile, settings.remat_layers, alone, settings.stage, gathering)
         if key not in self._pipelines:
-            self._pipelines[key] = pipeline(self.names(settings.profile), alone, settings.stage, gathering)
+            names = self.names(settings.profile, settings.remat_layers)
+            self._pipelines[key] = pipeline(names, alone, settings.stage, gathering)
         return self._pipelines[key]
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # command: its line in the list of commands; its function has the same name in the file of that name
 COMMANDS = {
     "plan": "Price the forms of a model on devices and say whether they fit.",
+    "report": "Write a plan as one page of HTML.",
     "sweep": "Price every form at every setting of a grid.",
     "search": "Price every legal plan for a number of devices and rank those that fit.",
     "fit": "Find the longest sequence that fits, the least sp and the fewest devices.",
@@ -23,6 +24,9 @@ COMMANDS = {
     "decode": "Estimate what a decoding step reads and the least time it takes.",
     "export": "Print the flags of a framework for a plan.",
     "import": "Read a launch script or a framework's config into a plan file.",
+    "oom": "Read an out-of-memory error of torch beside a plan.",
+    "snapshot": "Set a memory snapshot of torch beside a plan.",
+    "diff": "Set two plans, configs, scripts or results side by side.",
     "explain": "Show the symbolic formula of a form, term by term.",
     "evidence": "Replay published figures: what matches, what differs and why.",
     "models": "List the models of the catalogue.",

@@ -86,6 +86,11 @@ _NO_TABLE: Final = ("explain_term", "quiet")
 _REQUIRE: Final = Option("require_fit", OUTPUT, "Exit with 1 when nothing fits.", "switch")
 
 
+def _page_file(example: str) -> Option:
+    said = "Write the page to a file; without it, it is printed."
+    return Option("save", OUTPUT, said, "path", ("-o", "--output"), "FILE.html", example=example)
+
+
 def _limit(axis: str, words: str) -> Option:
     return Option(f"max_{axis}", ASKED, f"The largest {words} by default.", "count", metavar="N", example="8")
 
@@ -111,6 +116,21 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ),
         ("export --from train.sh --to mindspeed", "a script of one framework in the words of another"),
     ),
+    "oom": (
+        ("oom moonlight-8-h100 --form explicit --log train.log", "what the run of a ready plan ran out of memory for"),
+        ("oom --from train.sh --device h100-80gb --log train.log", "the same of a launch script"),
+    ),
+    "snapshot": (
+        ("snapshot memory.pickle --plan moonlight-8-h100 --form explicit", "what was recorded and what was predicted"),
+        ("snapshot memory.pickle --from train.sh --device h100-80gb", "the same of a launch script"),
+    ),
+    "diff": (
+        (
+            "diff deepseek-v3-2048-h800 deepseek-v3-512-910b",
+            "two ready plans: settings, totals and what accounts for them",
+        ),
+        ("diff train.sh plan.yaml --device h100-80gb", "a launch script beside a plan, on one device"),
+    ),
     "import": (
         ("import train.sh", "a Megatron or MindSpeed script as a commented plan: what is taken, ignored and assumed"),
         ("import train.sh --dp 64 -o plan.yaml", "the same on 64 data ranks, written to a file that `plan` takes"),
@@ -120,6 +140,13 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (
             "plan --model deepseek-v2-lite --device h100-80gb --seq-len 8k --ep 8 --dp 8 --levers",
             "a plan of your own, and what each change of it would do",
+        ),
+    ),
+    "report": (
+        ("report moonlight-8-h100 -o report.html", "a ready plan as a page to read, print or send"),
+        (
+            "report --scope attention --device 910b-64gb --form laga -o block.html",
+            "one block: its memory over time and its formulas",
         ),
     ),
     "sweep": (
@@ -203,7 +230,18 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "plot", OUTPUT, "Draw memory: over time, or per stage (scope model).", "path", metavar="FILE.png|svg",
             example="memory.svg", idle=("explain_term",),
         ),
+        Option(
+            "snapshot_out", OUTPUT, "Write the first form's predicted timeline for PyTorch's memory viewer.", "path",
+            metavar="FILE.pickle", example="predicted.pickle", idle=("explain_term",),
+        ),
         *_less("json", "csv", "markdown", idle=("explain_term",)),
+    ),
+    "report": (
+        Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
+        _SET,
+        _page_file("report.html"),
     ),
     "sweep": (
         Option("file", ASKED, _PLAN, "plan"),
@@ -236,6 +274,8 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
     ),
     "compare": (
         Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
         _SET,
         _formats("table", "json", default="table"),
         Option("refused", OUTPUT, "Also the combinations that have no program, and why.", "switch"),
@@ -303,6 +343,32 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         _SET,
         _formats("text", "json", default="text"),
     ),
+    "oom": (
+        Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
+        Option(
+            "log", ASKED, "A log with the error; without it, what is piped in.", "path", metavar="FILE",
+            example="train.log",
+        ),
+        _SET,
+        _formats("text", "json", default="text"),
+    ),
+    "snapshot": (
+        Option("recorded", ASKED, "What torch.cuda.memory._dump_snapshot has written.", "file"),
+        Option("file", ASKED, _PLAN, "path", ("--plan",), "PLAN", example="moonlight-8-h100"),
+        _FROM,
+        _STRICT,
+        _SET,
+        _formats("text", "json", default="text"),
+    ),
+    "diff": (
+        Option("first", ASKED, "A plan, a ready plan, a config, a script or a result of plan --format json.", "file"),
+        Option("second", ASKED, "Another one.", "file"),
+        Option("form", ASKED, "The form of both.", "text", metavar="NAME", example=defaults.EXAMPLES["form"]),
+        Option("device", ASKED, "The device of both.", "text", metavar="NAME", example="h100-80gb"),
+        _formats("text", "json", default="text"),
+    ),
     "import": (
         Option("launch", ASKED, "A launch script, a framework's config, or a folder with a config.json.", "file"),
         Option("dp", ASKED, "Data-parallel ranks, in place of what the file says.", "count", metavar="N", example="64"),
@@ -346,7 +412,7 @@ def offered(command: str) -> Iterator[Setting]:
             yield row
 
 
-_WITHOUT_SETTINGS: Final = frozenset({"import"})
+_WITHOUT_SETTINGS: Final = frozenset({"import", "diff"})
 
 
 def _applies(command: str, row: Setting) -> bool:

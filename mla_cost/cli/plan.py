@@ -25,12 +25,16 @@ def plan(given: Given) -> None:
     if given["plot"] is not None:
         _check_picture(given["plot"])
     answer = _answer(settings, given)
-    refused = _refused(answer)
+    refused = why_refused(answer)
     _print(answer, given, refused=bool(refused))
     if refused:
         raise InputError(refused)
     if given["plot"] is not None:
         _draw(settings, answer, given["plot"])
+    if given["snapshot_out"] is not None:
+        from mla_cost.studies.snapshot import write_timeline
+
+        write_timeline(settings, given["snapshot_out"])
     raise typer.Exit(1 if given["require_fit"] and not _fits(answer) else 0)
 
 
@@ -110,7 +114,7 @@ def _rows(answer: Any, output: str) -> str:
     return write(plan_columns(answer.inputs["scope"]), plan_rows(answer))
 
 
-def _refused(answer: Any) -> str:
+def why_refused(answer: Any) -> str:
     """Why no row has an answer; empty where one has. A reason that several forms share is reported once."""
     reasons: dict[str, list[str]] = {}
     for row in answer.results:

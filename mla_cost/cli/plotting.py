@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mla_cost import api
 from mla_cost.errors import InputError
+from mla_cost.explaining.pictures import Picture
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.results import Plan
 from mla_cost.studies.sweep.result import extra
@@ -51,14 +52,16 @@ def draw_plan(settings: PlanSettings, answer: Plan, path: Path) -> None:
 
 
 def _timelines(settings: PlanSettings) -> list[DrawnTimeline]:
-    return [
-        DrawnTimeline(
-            title=f"{it.form}, kernel {it.kernel}{f' on {it.device}' if it.device else ''}: {it.what} around the peak",
-            usable_bytes=it.usable_bytes,
-            ops=it.ops,
-            phases=it.phases,
-            peak=it.peak,
-            layers=it.layers,
-        )
-        for it in api.pictures(settings)
-    ]
+    return [timeline_of(it) for it in api.pictures(settings)]
+
+
+def timeline_of(it: Picture) -> DrawnTimeline:
+    """What is alive around the peak, with the words of its title."""
+    return DrawnTimeline(
+        title=f"{it.form}, kernel {it.kernel}{f' on {it.device}' if it.device else ''}: {it.what} around the peak",
+        usable_bytes=it.usable_bytes,
+        ops=it.ops,
+        phases=it.phases,
+        peak=it.peak,
+        layers=it.layers,
+    )

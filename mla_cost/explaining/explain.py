@@ -87,6 +87,15 @@ class Explanation(NamedTuple):
 
         return str(sympy.latex(self.expression(), order="none"))
 
+    def mathml(self) -> str:
+        """The sum as presentation MathML, with the element around it; of a peak the moment that wins."""
+        from sympy import Add
+        from sympy.printing.mathml import mathml
+
+        own = Add(*[term.expression() for term in self.terms])
+        text = mathml(own, printer="presentation", order="none", mul_symbol="&#x2062;")
+        return f'<math xmlns="http://www.w3.org/1998/Math/MathML" display="block"><mrow>{text}</mrow></math>'
+
     def record(self) -> Formula:
         """The formula as a plain record, for views."""
         return Formula(

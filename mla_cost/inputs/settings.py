@@ -132,6 +132,7 @@ class PlanSettings(BaseModel):
     norm: table.Norm = _default("norm")
     causal: bool = _default("causal")
     remat: Annotated[str, _limits("remat"), AfterValidator(canonical)] = _default("remat")
+    remat_layers: Annotated[int, _limits("remat_layers")] | None = _default("remat_layers")
     profile: table.Profiles = _default("profile")
     dispatcher: table.Dispatcher = _default("dispatcher")
     shared_overlap: table.Switched = _default("shared_overlap")

@@ -299,6 +299,11 @@ _ROWS: Final = (
         example="core_attn+moe",
     ),
     Setting(
+        "remat_layers", STEP, "Layers of each chunk that remat full runs again, from its first; the others keep all",
+        "count", unit="layers", least=0, most=4096, none=True, unsaid="all of them by default", scopes=MODEL,
+        reads=LAYERS | PIPELINES, example="8",
+    ),
+    Setting(
         "profile", CODE, "Whose implementation runs (megatron: scope model)", **_choice(Profiles, defaults.PROFILE),
         formula="set", example="megatron",
     ),

@@ -114,6 +114,31 @@ def _read_bytes(file: str) -> bytes:
         raise InputError(f"cannot be read ({getattr(error, 'strerror', None) or error})", file=file) from None
 
 
+_LOG_BYTES: Final = 2**24
+
+
+def read_log(file: str) -> str:
+    """The last 16 MiB of a log, whatever is not UTF-8 in it replaced.
+
+    Raises:
+        InputError: no regular file that can be read.
+
+    """
+    try:
+        status = Path(file).stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError("not a regular file", file=file)
+        with Path(file).open("rb") as stream:
+            stream.seek(max(0, status.st_size - _LOG_BYTES))
+            return stream.read(_LOG_BYTES).decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        raise InputError("no such file", file=file) from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot be read ({getattr(error, 'strerror', None) or error})", file=file) from None
+
+
 def _too_large(size: int, file: str) -> InputError:
     return InputError(f"the file has {size:,} bytes", file=file, allowed=f"at most {MAX_FILE_BYTES:,}")
 

@@ -49,10 +49,13 @@ class Region:
 
     captured: what running again found for each of them, in order. Without output (`discards`) what it returned is not
     kept either: outputs holds it from running again until each of the `awaited` nodes that keep it has taken it. held:
-    what a checkpoint that goes back by itself has in hand until the last of its `kept` nodes has run.
+    what a checkpoint that goes back by itself has in hand until the last of its `kept` nodes has run. late: inputs, by
+    their place, that another checkpoint discards and makes again.
     """
 
-    __slots__ = ("awaited", "body", "captured", "discards", "held", "inputs", "kept", "outputs", "ran", "reentrant")
+    __slots__ = (
+        *("awaited", "body", "captured", "discards", "held", "inputs", "kept", "late", "outputs", "ran", "reentrant"),
+    )
 
     def __init__(self, body: Body, inputs: list[Tensor], discards: bool = False) -> None:
         self.discards = discards
@@ -60,6 +63,7 @@ class Region:
         self.outputs: list[Tensor] | None = None
         self.body = body
         self.inputs = inputs
+        self.late: list[tuple[int, Region, int]] = []
         self.kept = 0
         self.captured: list[list[Tensor]] | None = None
         self.reentrant = False
@@ -176,6 +180,7 @@ class Recorder(Allocator):
         if self._region is not None or self._capturing is not None:
             return body(inputs)
         region = self._region = Region(body, list(inputs), discards)
+        self._await_inputs(region)
         try:
             results = body(inputs)
         finally:
@@ -187,6 +192,19 @@ class Recorder(Allocator):
             region.reentrant = True
             results = [self._entered(region, results.pop(0)) for _ in range(len(results))]
         return results
+
+    def _await_inputs(self, region: Region) -> None:
+        """Of what it would keep as an argument, what a checkpoint without output makes again is not kept.
+
+        Megatron-Core frees the storage itself and fills it again, whoever refers to it (CheckpointWithoutOutput,
+        megatron/core/tensor_parallel/random.py:744-790, NVIDIA/Megatron-LM@d98e8a64).
+        """
+        for place, tensor in enumerate(region.inputs):
+            made = self._discarded.get(tensor.storage.allocation)
+            if made is not None:
+                region.late.append((place, *made))
+                made[0].awaited += 1
+                region.inputs[place] = self.uncounted("made again")
 
     def _entered(self, region: Region, result: Tensor) -> Tensor:
         """A result whose gradient makes the region run again first, and is in its hand until it is done."""
@@ -253,13 +271,18 @@ class Recorder(Allocator):
         node.saved, region.captured[node.slot] = region.captured[node.slot], []
 
     def _take(self, node: Node, region: Region, at: int) -> None:
-        """Keep what a checkpoint without output makes again; the last to take it leaves nothing behind."""
+        """Keep what a checkpoint without output makes again."""
+        node.saved.append(self._made_again(region, at))
+
+    def _made_again(self, region: Region, at: int) -> Tensor:
+        """What a checkpoint without output makes again; the last to take it leaves nothing behind."""
         self._remake(region)
         assert region.outputs is not None
-        node.saved.append(region.outputs[at])
+        found = region.outputs[at]
         region.awaited -= 1
         if not region.awaited:
             region.outputs = None
+        return found
 
     @staticmethod
     def _leave(node: Node) -> None:
@@ -271,6 +294,9 @@ class Recorder(Allocator):
                 region.held.clear()
 
     def _run_again(self, region: Region) -> None:
+        while region.late:
+            place, source, at = region.late.pop()
+            region.inputs[place] = self._made_again(source, at)
         op, kind, region.captured = self.op, self.kind, []
         self._capturing, self.phase = region, "recompute"
         try:

@@ -18,16 +18,9 @@ DISCARDING: dict[str, tuple[str, ...]] = {
     "layernorm": ("input_norm", "pre_mlp_norm"),
     "moe_act": ("activation",),
 }
-# policies that keep, as an argument, what another discards: not priced together
-TOGETHER = (
-    *(
-        ("mla_up_proj", "core_attn"),
-        ("mla_up_proj", "layernorm"),
-        ("layernorm", "moe"),
-        ("layernorm", "shared_experts"),
-    ),
-    *(("full", name) for name in DISCARDING),
-)
+# policies that exclude each other: a whole layer that is run again has no modules of its own that are
+# (NVIDIA/Megatron-LM@d98e8a64 megatron/core/transformer/transformer_config.py, recompute_granularity)
+TOGETHER = tuple(("full", name) for name in DISCARDING)
 
 
 def canonical(policy: str) -> str:

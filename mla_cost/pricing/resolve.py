@@ -188,7 +188,7 @@ def policy(wanted: str, profile: Profile) -> str:
     """A recomputation policy, its names known and in a fixed order.
 
     Raises:
-        InputError: a name that the profile has not. Illegal: two that are not priced together.
+        InputError: a name that the profile has not. Illegal: two that exclude each other.
 
     """
     names = wanted.split("+")
@@ -199,7 +199,7 @@ def policy(wanted: str, profile: Profile) -> str:
             raise _no_policy(name, profile)
     for first, second in TOGETHER:
         if first in names and second in names:
-            raise Illegal(f"remat {first} and {second} are not priced together yet; use one of them")
+            raise Illegal(f"remat {first} runs whole layers again, {second} parts of them; use one of them")
     return "+".join(name for name in (*POLICIES, *DISCARDING) if name in names)
 
 

@@ -24,7 +24,7 @@ from mla_cost.mesh.placement import Chunk
 from mla_cost.mesh.schedule import PassInFlight, worst_passes
 from mla_cost.pricing.block import evaluation, too_large
 from mla_cost.pricing.resolve import Point, resolve
-from mla_cost.pricing.stage_layers import VARIANTS, layers_of
+from mla_cost.pricing.stage_layers import LAYER, MODULE, VARIANTS, Named, layers_of
 from mla_cost.pricing.units import Unit, Units
 from mla_cost.weights.parameters import LayerKind, layer_kinds
 
@@ -84,12 +84,14 @@ class Part(NamedTuple):
 class Place(NamedTuple):
     """A layer by the name of its declaration, and whether the stage itself holds its input, and its output's gradient.
 
-    received: the input came from another stage. sent: the output goes to one.
+    received: the input came from another stage. sent: the output goes to one. spared: nothing of it is run again,
+    whatever is asked for.
     """
 
     layer: str
     received: bool = False
     sent: bool = False
+    spared: bool = False
 
 
 class ChunkCost(NamedTuple):
@@ -112,6 +114,8 @@ def place_point(model: ModelConfig, form: str, settings: PlanSettings, place: Pl
     point = resolve(model, form, settings, declared)
     mixer, indexer = VARIANTS[variant]
     key = point.key._replace(input_held=place.received, gradient_held=place.sent, mixer=mixer, indexer=indexer)
+    if place.spared:
+        key = key._replace(remat="none")
     return point._replace(key=key)
 
 
@@ -161,6 +165,7 @@ class Segments:
         self._gathering, self._unit = gathering, unit
         self.model = model
         self._asked = (model, form, settings)
+        self._again = settings.remat_layers
         self._look = look
         self._known: dict[Place, Segment] = {}
         self.profile = PROFILES[settings.profile]
@@ -189,12 +194,24 @@ class Segments:
 
     def places(self, chunk: Chunk) -> list[Place]:
         """The layers of a chunk in order: embedding, layers, MTP modules, the head."""
-        found = [Place(named.layer) for named in layers_of(self.model, self.kinds, self.profile, chunk)]
+        layers = layers_of(self.model, self.kinds, self.profile, chunk)
+        numbers = accumulate((named.part.startswith(LAYER) for named in layers), initial=0)
+        found = [Place(named.layer, spared=self._spares(named, at)) for named, at in zip(layers, numbers, strict=False)]
         if found and not chunk.embedding:
             found[0] = found[0]._replace(received=True)
         if found and not chunk.loss:
             found[-1] = found[-1]._replace(sent=True)
         return found
+
+    def _spares(self, named: Named, number: int) -> bool:
+        """Whether a layer, the one of this number in its chunk, is none of those that are run again.
+
+        Modules that predict further ahead are none either (NVIDIA/Megatron-LM@d98e8a64 megatron/core/recompute.py:
+        174-187, transformer/multi_token_prediction.py:1630-1634).
+        """
+        if self._again is None or (named.kind is None and not named.part.startswith(MODULE)):
+            return False
+        return number >= self._again or named.part.startswith(MODULE)
 
 
 def chunk_cost(chunk: Chunk, segments: Sequence[Segment], units: Units | None = None) -> ChunkCost:

@@ -314,6 +314,11 @@ def require_profile(settings: PlanSettings) -> None:
         raise Illegal(f"dispatcher {settings.dispatcher} needs ep above 1; use dispatcher alltoall")
     if settings.dispatcher != "alltoall" and settings.etp > 1:
         raise Illegal(f"dispatcher {settings.dispatcher} is not priced with etp above 1; use etp 1 or alltoall")
+    if settings.remat_layers is not None and settings.remat != "full":
+        raise Illegal(
+            f"remat_layers counts the layers of a chunk that remat full runs again, and remat is {settings.remat}; "
+            "use remat full, or leave remat_layers out"
+        )
     if settings.shared_overlap == "on" and "shared_experts" in settings.remat.split("+"):
         raise Illegal("shared experts cannot both overlap and be recomputed; use shared_overlap off")
 

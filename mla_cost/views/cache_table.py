@@ -38,7 +38,7 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             reported.append(f"{entry['layers']} layers x {entry['bytes']:,} bytes of {each}: {entry['what']}")
         reported += [f"{row['per_sequence_bytes']:,} bytes a sequence beside"] * bool(row["per_sequence_bytes"])
         reported += [f"note: {row['notes']}"] * bool(row["notes"]) + [f"source: {row['source']}"]
-        reported += [_beside(row["fits"])] * bool(row["fits"])
+        reported += [_beside(row["fits"])] if row["fits"] else []
     reported.append(
         "Bytes of one device; a latent lies whole on each tensor-parallel rank. bf16 unless dtype says otherwise."
     )

@@ -158,6 +158,21 @@ def test_what_deepspeed_sends_and_keeps_is_that_of_plans():
     assert len(set(found["wire_bytes"].tolist())) == 4  # the sharding and sp decide, not what is added up in
 
 
+def test_some_layers_of_a_chunk_run_again():
+    columns = {
+        "remat_layers": [None, 0, 2, 4, 99, 3],
+        "pp": [1, 1, 2, 1, 1, 2],
+        "virtual_stages": [1, 1, 2, 1, 1, 1],
+        "remat": ["full"] * 5 + ["none"],
+    }
+    found = priced(columns, "minicpm3-4b", sp=1, micro_batches=2)
+    require_plans(found)
+    assert (found.status == codes.ILLEGAL).tolist() == [False] * 5 + [True]
+    every, none, _, four, more = found["saved_bytes"].tolist()[:5]
+    assert every == more
+    assert 62 * (none - four) == 4 * (none - every)  # 62 equal layers, of which four keep their input alone
+
+
 def test_weights_that_are_gathered_unit_by_unit():
     columns = {
         "sharding": ["fsdp", "fsdp", "fsdp", "ddp", "fsdp", "fsdp"],

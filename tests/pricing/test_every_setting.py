@@ -41,7 +41,11 @@ VALUES: dict[str, list[Any]] = {
     "pipeline_layout": ["Et*13|t*14L"],
     "schedule": ["gpipe"],
     "stage": [1],
-    "sharding": ["ddp", "zero1", "zero2"],
+    "sharding": ["ddp", "fsdp", "zero1", "zero2"],
+    "remat_layers": [4],
+    "replicas": [2],
+    "reshard": ["off"],
+    "prefetch": [1],
     "multi_rank_bucket_allreduce": ["off"],
     "optimizer": [name for name in OPTIMIZERS if name != defaults.OPTIMIZER],
     "gradient_dtype": ["bf16"],
@@ -231,6 +235,8 @@ def test_every_command_takes_every_setting_as_plan_does(capsys, tmp_path, name):
     command = [str(tmp_path / "picture.svg") if word == "FILE" else word for word in command]
     found, wanted = {}, {}
     for row in WALKED if EXHAUSTIVE else WALKED[part]:
+        if any(word.startswith(f"{row.name}=") for word in command):
+            continue  # the command goes over it
         found[row.name] = ended(capsys, [*command, *words(command[0], row)])
         wanted[row.name] = planned_code(capsys, scope, row) if scope else found[row.name]
     assert found == wanted
