@@ -317,11 +317,11 @@ _LIMIT: Final = {
 
 
 def validated(kind: type[Config], data: Mapping[str, Any], *, file: str | None = None, prefix: str = "") -> Config:
-    """`data` as a `kind`; the first thing wrong becomes one InputError: file, field, what is allowed."""
+    """`data` as a `kind`; what is wrong becomes one InputError with the rest as its `further`: field, what is allowed."""
     try:
         return kind.model_validate({key: _tuples_of(key, value, file, prefix) for key, value in data.items()})
     except ValidationError as error:
-        raise _input_error(error, kind, data, file, prefix) from None
+        raise _input_errors(error, kind, data, file, prefix) from None
 
 
 def _tuples_of(key: Any, value: Any, file: str | None, prefix: str) -> Any:
@@ -347,10 +347,25 @@ def _tuples(value: Any, inside: int = 0) -> Any:
     return tuple(_tuples(item, inside + 1) for item in value) if isinstance(value, list | tuple) else value
 
 
-def _input_error(
+_MOST_FAULTS: Final = 20
+
+
+def _input_errors(
     error: ValidationError, kind: type[BaseModel], data: Mapping[str, Any], file: str | None, prefix: str
 ) -> InputError:
-    first, *further = error.errors(include_url=False)
+    """Every field with a fault, once: a union complains for each of its members."""
+    by_path: dict[tuple[str, ...], list[Any]] = {}
+    for complaint in error.errors(include_url=False):
+        by_path.setdefault(tuple(_path_in(data, complaint["loc"])), []).append(complaint)
+    groups = list(by_path.values())[:_MOST_FAULTS]
+    first, *further = [_input_error(complaints, kind, data, file, prefix) for complaints in groups]
+    return first.beside(further) if further else first
+
+
+def _input_error(
+    complaints: list[Any], kind: type[BaseModel], data: Mapping[str, Any], file: str | None, prefix: str
+) -> InputError:
+    first, *further = complaints
     path = _path_in(data, first["loc"])
     words = _words_beside(path, data, further)
     details: dict[str, Any] = {"file": file, "field": _field([*([prefix] if prefix else []), *path])}
