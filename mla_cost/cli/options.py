@@ -173,6 +173,31 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
             "the longest sequence of a whole model, and the fewest devices for 32k tokens",
         ),
     ),
+    "compare": (
+        ("compare --sp 8", "every form under every scheme for one block over 8 ranks: kept, peak, sent"),
+        (
+            "compare --sp 16 --sp-inside 8 --seq-len 32k --device h100-80gb --refused",
+            "the same over two nodes, with groups of 8 inside, and why some combinations have no program",
+        ),
+    ),
+    "crossover": (
+        ("crossover laga ulysses", "up to how many ranks one sends less, and the inequality behind it"),
+        (
+            "crossover explicit/usp ring-own --over sp=4..64*2 --sp-inside 4 --quantity backward",
+            "two schemes, by what they send in backward",
+        ),
+    ),
+    "cache": (
+        ("cache --model deepseek-v3 --context 128k --batch 64", "bytes of a token, a sequence and 64 of them"),
+        (
+            "cache --model deepseek-v2-lite --context 32k --device h100-80gb",
+            "how many sequences fit beside the weights",
+        ),
+    ),
+    "decode": (
+        ("decode --model deepseek-v3 --context 32k --batch 32", "the least time of a step, latent and expanded"),
+        ("decode --scan ffd --launch mpk", "the same with a low-bit scan and one launch, as published"),
+    ),
     "explain": (
         ("explain laga --quantity peak", "the formula of the peak, term by term"),
         (
@@ -279,6 +304,27 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         _SET,
         _formats("table", "json", default="table"),
         Option("refused", OUTPUT, "Also the combinations that have no program, and why.", "switch"),
+    ),
+    "crossover": (
+        Option("first", ASKED, "A form, a scheme, or FORM/SCHEME.", "form"),
+        Option("second", ASKED, "The one to beat, likewise.", "form"),
+        Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
+        Option(
+            "over", ASKED, "A field to go over, as sweep takes it; sp=1..128*2 by default. Repeat it.",
+            "names", metavar="FIELD=VALUES", example="sp=1..64*2",
+        ),
+        Option(
+            "quantity", ASKED, "What less of is better; bytes sent in forward by default.", "text",
+            metavar="forward|backward|sent|saved|peak", default="forward", example="saved",
+        ),
+        _SET,
+        _formats("table", "json", default="table"),
+        Option(
+            "plot", OUTPUT, "Draw both over the first field.", "path", metavar="FILE.png|.svg",
+            example="crossover.svg",
+        ),
     ),
     "search": (
         Option(
