@@ -97,18 +97,6 @@ def _limit(axis: str, words: str) -> Option:
 
 # two worked examples a command, for the end of its help: a command line, and what it answers
 EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    "compare": (
-        ("compare --seq-len 64k --device h100-80gb", "what every form under every scheme keeps and sends"),
-        ("compare --model kimi-k2 --sp 16 --refused", "another model, with the combinations that have no program"),
-    ),
-    "cache": (
-        ("cache --model deepseek-v3 --batch 32", "bytes of a token, of a sequence of 128k and of 32 of them"),
-        ("cache --context 1M --device h200-141gb --tp 8", "every model, and how many such sequences fit"),
-    ),
-    "decode": (
-        ("decode --model deepseek-v3 --batch 128", "bytes that a step reads, and the least time it takes"),
-        ("decode --context 32k --device h200-141gb --tp 16", "the same on another device"),
-    ),
     "export": (
         (
             "export deepseek-v2-lite-8-a100 --profile megatron --form explicit --to megatron",
