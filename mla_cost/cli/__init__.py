@@ -20,6 +20,7 @@ COMMANDS = {
     "search": "Price every legal plan for a number of devices and rank those that fit.",
     "fit": "Find the longest sequence that fits, the least sp and the fewest devices.",
     "compare": "Compare forms and schemes at one setting: kept, sent, and who beats whom.",
+    "crossover": "Find where one form or scheme stops beating another, and why.",
     "cache": "Tell how many bytes decoding keeps of a token, a sequence and a batch.",
     "decode": "Estimate what a decoding step reads and the least time it takes.",
     "export": "Print the flags of a framework for a plan.",

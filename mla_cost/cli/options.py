@@ -97,18 +97,6 @@ def _limit(axis: str, words: str) -> Option:
 
 # two worked examples a command, for the end of its help: a command line, and what it answers
 EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    "compare": (
-        ("compare --seq-len 64k --device h100-80gb", "what every form under every scheme keeps and sends"),
-        ("compare --model kimi-k2 --sp 16 --refused", "another model, with the combinations that have no program"),
-    ),
-    "cache": (
-        ("cache --model deepseek-v3 --batch 32", "bytes of a token, of a sequence of 128k and of 32 of them"),
-        ("cache --context 1M --device h200-141gb --tp 8", "every model, and how many such sequences fit"),
-    ),
-    "decode": (
-        ("decode --model deepseek-v3 --batch 128", "bytes that a step reads, and the least time it takes"),
-        ("decode --context 32k --device h200-141gb --tp 16", "the same on another device"),
-    ),
     "export": (
         (
             "export deepseek-v2-lite-8-a100 --profile megatron --form explicit --to megatron",
@@ -180,6 +168,31 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
             "fit --model deepseek-v2-lite --device h100-80gb --ep 8 --dp 8 --seq-len 32k",
             "the longest sequence of a whole model, and the fewest devices for 32k tokens",
         ),
+    ),
+    "compare": (
+        ("compare --sp 8", "every form under every scheme for one block over 8 ranks: kept, peak, sent"),
+        (
+            "compare --sp 16 --sp-inside 8 --seq-len 32k --device h100-80gb --refused",
+            "the same over two nodes, with groups of 8 inside, and why some combinations have no program",
+        ),
+    ),
+    "crossover": (
+        ("crossover laga ulysses", "up to how many ranks one sends less, and the inequality behind it"),
+        (
+            "crossover explicit/usp ring-own --over sp=4..64*2 --sp-inside 4 --quantity backward",
+            "two schemes, by what they send in backward",
+        ),
+    ),
+    "cache": (
+        ("cache --model deepseek-v3 --context 128k --batch 64", "bytes of a token, a sequence and 64 of them"),
+        (
+            "cache --model deepseek-v2-lite --context 32k --device h100-80gb",
+            "how many sequences fit beside the weights",
+        ),
+    ),
+    "decode": (
+        ("decode --model deepseek-v3 --context 32k --batch 32", "the least time of a step, latent and expanded"),
+        ("decode --scan ffd --launch mpk", "the same with a low-bit scan and one launch, as published"),
     ),
     "explain": (
         ("explain laga --quantity peak", "the formula of the peak, term by term"),
@@ -287,6 +300,27 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         _SET,
         _formats("table", "json", default="table"),
         Option("refused", OUTPUT, "Also the combinations that have no program, and why.", "switch"),
+    ),
+    "crossover": (
+        Option("first", ASKED, "A form, a scheme, or FORM/SCHEME.", "form"),
+        Option("second", ASKED, "The one to beat, likewise.", "form"),
+        Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
+        Option(
+            "over", ASKED, "A field to go over, as sweep takes it; sp=1..128*2 by default. Repeat it.",
+            "names", metavar="FIELD=VALUES", example="sp=1..64*2",
+        ),
+        Option(
+            "quantity", ASKED, "What less of is better; bytes sent in forward by default.", "text",
+            metavar="forward|backward|sent|saved|peak", default="forward", example="saved",
+        ),
+        _SET,
+        _formats("table", "json", default="table"),
+        Option(
+            "plot", OUTPUT, "Draw both over the first field.", "path", metavar="FILE.png|.svg",
+            example="crossover.svg",
+        ),
     ),
     "search": (
         Option(
