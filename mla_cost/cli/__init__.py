@@ -22,6 +22,7 @@ COMMANDS = {
     "compare": "Compare forms and schemes at one setting: kept, sent, and who beats whom.",
     "crossover": "Find where one form or scheme stops beating another, and why.",
     "cache": "Tell how many bytes decoding keeps of a token, a sequence and a batch.",
+    "documents": "Deal packed documents to ranks: balance, padding and what travels.",
     "decode": "Estimate what a decoding step reads and the least time it takes.",
     "export": "Print the flags of a framework for a plan.",
     "check": "Check plan, model and device files and launch scripts.",

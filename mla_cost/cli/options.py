@@ -190,6 +190,13 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
             "how many sequences fit beside the weights",
         ),
     ),
+    "documents": (
+        ("documents 32k,16k,8k*2 --sp 4", "four documents over 4 ranks under every way to deal them"),
+        (
+            "documents lognormal:4k*64@7 --sp 8 --limit 8k --inferred",
+            "64 drawn lengths, with ways that give a document ranks by its length",
+        ),
+    ),
     "decode": (
         ("decode --model deepseek-v3 --context 32k --batch 32", "the least time of a step, latent and expanded"),
         ("decode --scan ffd --launch mpk", "the same with a low-bit scan and one launch, as published"),

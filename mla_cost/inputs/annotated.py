@@ -13,7 +13,7 @@ from mla_cost.inputs.table import BLOCKS, GROUPS, TABLE, Setting
 _EMPTY: Final[dict[str, str]] = {
     "dims": "dims: {heads: 64}",
     "facts": "facts: {num_mtp_layers: 0}",
-    "published": "published: paper_tables/flash",
+    "published": "published: paper/table-2",
     "reserve": "reserve: {CUDA context: 600MiB}",
 }
 
