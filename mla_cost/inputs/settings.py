@@ -50,6 +50,11 @@ def _limits(name: str) -> Any:
     return Field(ge=row.least, le=row.most)
 
 
+def _written(given: Any) -> Any:
+    """A number as it would be written: YAML reads an amount of money as one."""
+    return str(given) if isinstance(given, int | float) and not isinstance(given, bool) else given
+
+
 def _default(name: str) -> Any:
     return TABLE[name].default
 
@@ -150,7 +155,7 @@ class PlanSettings(BaseModel):
     gather_overlap: table.Switched | None = _default("gather_overlap")
     p2p_overlap: table.Switched | None = _default("p2p_overlap")
     tokens: Annotated[Tokens, _limits("tokens")] | None = _default("tokens")
-    price: Annotated[str, _limits("price")] | None = _default("price")
+    price: Annotated[str, BeforeValidator(_written), _limits("price")] | None = _default("price")
     published: Annotated[str, _limits("published")] | None = _default("published")
     reserve: dict[str, Memory] = _default("reserve")
     fragmentation_percent: Annotated[int, _limits("fragmentation_percent")] | None = _default("fragmentation_percent")
