@@ -57,13 +57,13 @@ class InputError(ValueError):
 
     def beside(self, further: Iterable[InputError]) -> InputError:
         """The same fault with others beside it."""
-        found = self.at(self.line, self.column)
+        found = self.placed(self.line, self.column)
         found.further = tuple(further)
         if found.further:
             found.args = (f"{found.args[0]} (and {len(found.further)} more)",)
         return found
 
-    def at(self, line: int | None, column: int | None) -> InputError:
+    def placed(self, line: int | None, column: int | None) -> InputError:
         """The same fault at a place of its file."""
         told = {name: getattr(self, name) for name in ("file", "field", "value", "allowed", "nearest")}
         return InputError(self.message, line=line, column=column, **told)

@@ -61,7 +61,7 @@ def _check_plan(file: Path) -> None:
 
 def _unknown(field: str, names: tuple[str, ...], file: Path) -> list[InputError]:
     """The names of models or devices that the catalogue has not, and what is wrong in files that are named."""
-    found = []
+    found: list[InputError] = []
     for name in names:
         try:
             catalog.model(name) if field == "model" else catalog.device(name)

@@ -38,8 +38,12 @@ def _placed(error: InputError, file: str) -> InputError:
         return error
     root = _composed(file)
     places = {id(each): _place(root, each) for each in mine} if root is not None else {}
-    first, *further = [each.at(*places[id(each)]) if places.get(id(each)) else each for each in every]
+    first, *further = [_moved(each, places.get(id(each))) for each in every]
     return first.beside(further)
+
+
+def _moved(error: InputError, place: Place | None) -> InputError:
+    return error if place is None else error.placed(*place)
 
 
 def _composed(file: str) -> Any:

@@ -234,7 +234,7 @@ class _Builder:
         raise InputError(message, file=self._file, **_at_mark(event.start_mark))
 
 
-def _at_mark(mark: Any) -> dict[str, int]:
+def _at_mark(mark: Any) -> dict[str, Any]:
     """Line and column of a mark of PyYAML, from 1."""
     return {"line": mark.line + 1, "column": mark.column + 1}
 
