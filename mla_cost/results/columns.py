@@ -186,7 +186,7 @@ def result_row(result: Result, other_memory: int = 0) -> dict[str, Any]:
         "form": result.form,
         "scheme": result.scheme,
         "kernel": result.kernel,
-        "value_padding": result.settings["value_padding"] if legal else "none",
+        "value_padding": result.settings.get("value_padding", "none") if legal else "none",
         "device": result.device or "none",
         **{figure.name: figure.of_result(read) if legal else None for figure in figures(result.scope)},
         "status": status,
