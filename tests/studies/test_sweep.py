@@ -479,7 +479,7 @@ def test_texts_of_others_are_no_formulas_no_markup_and_no_codes(tmp_path):
     assert "&lt;img src=x&gt;" in study._repr_html_()
     assert "<img" not in study._repr_html_()
     file.write_text(json.dumps(HOSTILE | {"title": "\x1b[31mred"}))
-    with pytest.raises(InputError, match="title: must be text without control characters"):
+    with pytest.raises(mla_cost.InputError, match="title: must be text without control characters"):
         sweep(model=str(file), over={"sp": [1]}, device="a100-80gb", scope="attention")
 
 
