@@ -24,7 +24,8 @@ class InputError(ValueError):
     """Bad input. `str(error)` is the whole message, on one line; the command line prints it and exits with 2.
 
     `message` says what is wrong. The keywords say where (`file`, `line`, `field`), what was found (`value`), what
-    is `allowed`, and the `nearest` valid names; each is kept as an attribute and printed when given.
+    is `allowed`, and the `nearest` valid names; each is kept as an attribute and printed when given. `column` goes with
+    `line`. `further`: other faults of the same input, of which the text says how many there are.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class InputError(ValueError):
         *,
         file: str | None = None,
         line: int | None = None,
+        column: int | None = None,
         field: str | None = None,
         value: Any = UNSET,
         allowed: str | None = None,
@@ -41,14 +43,50 @@ class InputError(ValueError):
         self.message = message
         self.file = file
         self.line = line
+        self.column = column
+        self.further: tuple[InputError, ...] = ()
         self.field = field
         self.value = value
         self.allowed = allowed
         self.nearest = tuple(nearest)
         super().__init__(self._text())
 
+    def every(self) -> tuple[InputError, ...]:
+        """This fault and the further ones, each on its own."""
+        return (self.beside(()), *self.further)
+
+    def beside(self, further: Iterable[InputError]) -> InputError:
+        """The same fault with others beside it."""
+        found = self.placed(self.line, self.column)
+        found.further = tuple(further)
+        if found.further:
+            found.args = (f"{found.args[0]} (and {len(found.further)} more)",)
+        return found
+
+    def placed(self, line: int | None, column: int | None) -> InputError:
+        """The same fault at a place of its file."""
+        told = {name: getattr(self, name) for name in ("file", "field", "value", "allowed", "nearest")}
+        return InputError(self.message, line=line, column=column, **told)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fault as plain data: where, what was found and what is allowed; None where there is no such thing."""
+        found = None if self.value is UNSET else shown(self.value)
+        place = {"file": self.file, "line": self.line, "column": self.column, "field": self.field}
+        told = {"message": self.message, "found": found, "allowed": self.allowed, "nearest": list(self.nearest)}
+        return {**place, **told}
+
+    def at_editor(self) -> str:
+        """`file:line:column: message`, as compilers print it and editors read it."""
+        rest = self._told({"field": self.field})
+        return f"{shown_path(self.file or '')}:{self.line or 1}:{self.column or 1}: {rest}"
+
+    def _told(self, place: dict[str, Any]) -> str:
+        told = {name: getattr(self, name) for name in ("value", "allowed", "nearest")}
+        return str(InputError(self.message, **place, **told))
+
     def _where(self) -> str:
-        line = None if self.line is None else f"line {self.line}"
+        column = "" if self.column is None else f", column {self.column}"
+        line = None if self.line is None else f"line {self.line}{column}"
         file = None if self.file is None else shown_path(self.file)
         return "".join(f"{part}: " for part in (file, line, self.field) if part)
 

@@ -14,4 +14,5 @@ FITS, TIGHT, OOM, UNSUPPORTED, ILLEGAL, NONE = range(len(STATUSES))
 REASONS: Final = ("", "no program", "does not divide", "too large", "not trained here")
 NO_PROGRAM, REQUIREMENT, TOO_LARGE, UNTRAINED = range(1, len(REASONS))
 KERNEL_NAMES: Final = (*KERNELS, AUTO)  # auto: where it was refused before one was chosen
+PADDINGS: Final = ("none", "qk")  # of V
 MISSING: Final = -1  # every number of an illegal row, and what a verdict needs where no device is named

@@ -25,7 +25,8 @@ class Composed:
 
     columns: an array for each of FIGURES, whose names say what they hold; bytes are int64, flops float64, exact below
     2^53. Payload, wire and flops are those of one optimizer step; by phase without the step's own collectives. status,
-    reason: places in `mla_cost.batch.codes`. kernel: places in `kernels`. most: of all stages, and not the worst alone.
+    reason: places in `mla_cost.batch.codes`. kernel: places in `kernels`. padding: of V, places in
+    `PADDINGS`. most: of all stages, and not the worst alone.
     """
 
     def __init__(self, size: int, kernels: tuple[str, ...], reported: Reported, expected: Expected) -> None:
@@ -38,6 +39,7 @@ class Composed:
         self.reason: NDArray[np.int8] = np.zeros(size, np.int8)
         self.kernel: NDArray[np.int16] = np.zeros(size, np.int16)
         self.kernels = kernels
+        self.padding: NDArray[np.int8] = np.zeros(size, np.int8)
         self._reported = reported
         self._expected = expected
 

@@ -18,12 +18,14 @@ from mla_cost.batch.points import ALIKE, NOT_OF_LAYERS, Choices, Points
 from mla_cost.batch.tile import Shared, Tile, Worst
 from mla_cost.batch.traffic import Work, most_of_stages, worst_stage
 from mla_cost.declared import defaults
+from mla_cost.declared.kernels import KERNELS
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import EXACT_LIMIT
 from mla_cost.pricing import automatic
-from mla_cost.pricing.resolve import Illegal, named
+from mla_cost.pricing.compile import form_of
+from mla_cost.pricing.resolve import Illegal, named, pads_value
 from mla_cost.pricing.step_traffic import Most, Totals
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.pricing.usable import status
@@ -133,6 +135,18 @@ class PointPricer:
         found.reason[here] = code
         found.status[here][illegal] = ILLEGAL
         found.kernel[here] = np.where(illegal, _kernels(choices), _kernels(chosen))
+        found.padding[here] = ~illegal & self._padded(chosen)
+
+    def _padded(self, choices: Choices) -> Any:
+        """Whether V of every point is padded."""
+        dims = self.model.dims
+        widths = {"k": dims.qk_nope_head_dim, "r": dims.qk_rope_head_dim, "v": dims.v_head_dim}
+        shared = form_of(self.form).shared_key
+        each = [
+            settings.kernel in KERNELS and pads_value(KERNELS[settings.kernel], shared, settings.value_padding, widths)
+            for settings in choices.settings
+        ]
+        return np.array(each, bool)[choices.codes]
 
     def _put(self, points: Points, choices: Choices, where: Ints, found: Composed) -> Any:
         """Put the numbers of points that no rule refuses into the rows `where`; the codes of those that layers do."""

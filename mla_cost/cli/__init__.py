@@ -25,6 +25,9 @@ COMMANDS = {
     "documents": "Deal packed documents to ranks: balance, padding and what travels.",
     "decode": "Estimate what a decoding step reads and the least time it takes.",
     "export": "Print the flags of a framework for a plan.",
+    "check": "Check plan, model and device files and launch scripts.",
+    "init": "Write an annotated plan of a whole model to start from.",
+    "completion": "Print a script that completes commands, flags and names in a shell.",
     "import": "Read a launch script or a framework's config into a plan file.",
     "oom": "Read an out-of-memory error of torch beside a plan.",
     "snapshot": "Set a memory snapshot of torch beside a plan.",
@@ -39,7 +42,20 @@ COMMANDS = {
 }
 # commands that end in an instant and leave nothing to collect
 STOPPED = 130  # 128 and the number of SIGINT
-_SHORT = ("plan", "import", "export", "cache", "decode", "explain", "models", "devices", "plans", "show")
+_SHORT = (
+    "plan",
+    "check",
+    "init",
+    "import",
+    "export",
+    "cache",
+    "decode",
+    "explain",
+    "models",
+    "devices",
+    "plans",
+    "show",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -133,5 +149,6 @@ def _give_up(error: OSError) -> NoReturn:
 
 
 def _refuse(error: ValueError) -> NoReturn:
-    sys.stderr.write(f"mla-cost: {error}\n")
+    every = getattr(error, "every", lambda: (error,))()
+    sys.stderr.writelines(f"mla-cost: {each}\n" for each in every)
     sys.exit(2)

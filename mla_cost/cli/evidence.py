@@ -17,6 +17,9 @@ def evidence(
         typer.Option("--executor", help="Also run the forms on real ranks, for claims about numbers (needs torch)."),
     ] = False,
     no_notes: Annotated[bool, typer.Option("--no-notes", help="Leave out what stands below the table.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print nothing: the exit code says whether it could be replayed.")
+    ] = False,
 ) -> None:
     """Replay published figures and say what matches, what differs and why."""
     from mla_cost.checks.evidence import evidence as replayed
@@ -28,9 +31,13 @@ def evidence(
     if output not in FORMATS:
         raise InputError("unknown format", field="--format", value=output, allowed=", ".join(FORMATS))
     require_effect("--no-notes", no_notes and output != "table", f"--format {output}")
+    require_effect("--no-notes", no_notes and quiet, "--quiet")
+    require_effect("--quiet", quiet and output != "table", f"--format {output}")
     with progress.shown("published figures") as watch:
         found = replayed(executor, watch)
         page = found.listed() if output == "table" else found.to_dict()
+    if quiet:
+        return
     if output == "table":
         view.show(page, notes=not no_notes)
     else:

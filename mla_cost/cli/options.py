@@ -119,6 +119,18 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ),
         ("diff train.sh plan.yaml --device h100-80gb", "a launch script beside a plan, on one device"),
     ),
+    "completion": (
+        ("completion bash", 'for ~/.bashrc: eval "$(mla-cost completion bash)"'),
+        ("completion fish", "for ~/.config/fish/completions/mla-cost.fish"),
+    ),
+    "check": (
+        ("check plan.yaml config.json", "each fault as file:line:column: message; 1 where there is one"),
+        ("check configs/plans/moonlight-8-h100.yaml --format json", "the same for an editor"),
+    ),
+    "init": (
+        ("init", "a plan of DeepSeek-V3 with a comment to every setting"),
+        ("init --model kimi-k2 --device h100-80gb -o plan.yaml", "another model's, to a file that `plan` takes"),
+    ),
     "import": (
         ("import train.sh", "a Megatron or MindSpeed script as a commented plan: what is taken, ignored and assumed"),
         ("import train.sh --dp 64 -o plan.yaml", "the same on 64 data ranks, written to a file that `plan` takes"),

@@ -24,25 +24,35 @@ def validate(
         typer.Option(metavar="FILE", help="Records of `python -m mla_cost.checks.reference` to compare instead."),
     ] = None,
     output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print the report.")] = "table",
+    no_notes: Annotated[bool, typer.Option("--no-notes", help="The counts alone.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print nothing: the exit code says whether all agrees.")
+    ] = False,
 ) -> None:
     """Run the forms in torch and compare, byte by byte, what the model says of them. Exits with 1 on disagreement."""
+    from mla_cost.cli.flags import require_effect
     from mla_cost.errors import InputError
 
     if output not in {"table", "json"}:
         raise InputError("unknown format", field="--format", value=output, allowed="table, json")
     if quick and full:
         raise InputError("--quick and --full are two sizes of one grid: choose one")
+    require_effect("--no-notes", no_notes and quiet, "--quiet")
+    for flag, given in (("--no-notes", no_notes), ("--quiet", quiet)):
+        require_effect(flag, given and output != "table", f"--format {output}")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler tells of its own starts and stops
     from mla_cost.checks.validate import validate as compared
 
     with _progress() as watch:
         report = compared("quick" if quick else "full" if full else "default", ranks, compare, watch)
-    if output == "json":
+    if quiet:
+        pass
+    elif output == "json":
         sys.stdout.write(report.to_json() + "\n")
     else:
         from mla_cost.checks.validation import table
 
-        table.show(report)
+        table.show(report, notes=not no_notes)
     raise typer.Exit(1 if report.disagreements else 0)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from mla_cost.errors import InputError, nearest, shown
 from mla_cost.inputs.config import AttentionDims, DeviceConfig, ModelConfig, validated
+from mla_cost.inputs.marks import marked
 from mla_cost.inputs.yaml_files import SUFFIXES, load_mapping
 
 Kind = Literal["models", "devices"]
@@ -195,7 +196,12 @@ def _alias_index() -> dict[str, dict[str, str]]:
 
 
 @cache
-def _model_file(path: str, _version: int) -> ModelConfig:
+def _model_file(path: str, version: int) -> ModelConfig:
+    with marked(path):
+        return _read_model(path, version)
+
+
+def _read_model(path: str, version: int) -> ModelConfig:
     if not path.lower().endswith(SUFFIXES):  # a launch script states its model
         from mla_cost.inputs.importers import model_of
 
@@ -207,14 +213,15 @@ def _model_file(path: str, _version: int) -> ModelConfig:
         return model_from_config(data, file=path)
     data = _named(data, path)
     data.setdefault("num_mla_layers", data.get("num_layers"))
-    if _version and "num_mtp_layers" not in data:  # of the catalogue's own files None says that there are none
+    if version and "num_mtp_layers" not in data:  # of the catalogue's own files None says that there are none
         data.setdefault("assumed", {"num_mtp_layers": "num_mtp_layers is not in the file; taken: no MTP module"})
     return validated(ModelConfig, data, file=path)
 
 
 @cache
 def _device_file(path: str, _version: int) -> DeviceConfig:
-    return validated(DeviceConfig, _named(load_mapping(path), path), file=path)
+    with marked(path):
+        return validated(DeviceConfig, _named(load_mapping(path), path), file=path)
 
 
 def _named(data: dict[str, Any], path: str) -> dict[str, Any]:

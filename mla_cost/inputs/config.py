@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from mla_cost.errors import InputError, nearest
 from mla_cost.language.numbers import minimum, where
 
-Text = Annotated[str, Field(min_length=1, max_length=2000)]
+_SHOWN: Final = r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$"  # it is printed: nothing that a terminal would act on
+Text = Annotated[str, Field(min_length=1, max_length=2000, pattern=_SHOWN)]
+Plain = Annotated[str, Field(pattern=_SHOWN)]
 Hidden = Annotated[int, Field(ge=1, le=2**20)]
 Width = Annotated[int, Field(ge=1, le=2**16)]
 RopeWidth = Annotated[int, Field(ge=0, le=2**16, multiple_of=2)]
@@ -24,7 +26,7 @@ Experts = Annotated[int, Field(ge=0, le=2**16)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Bytes = Annotated[int, Field(ge=0, le=2**50)]
 Number = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
-Scalar = str | bool | int | Number
+Scalar = Plain | bool | int | Number
 
 Family = Literal["cuda", "rocm", "ascend"]
 ParameterFact = Literal["total_reported", "active_reported", "exact", "derived_main_model", "derived_with_indexer"]
@@ -136,8 +138,8 @@ class ModelConfig(BaseModel):
     other_layer_parameters: Count | None = None
     other_layer_bytes: Bytes | None = None
     indexer_layer_bytes: Bytes | None = None
-    rope: dict[str, Scalar] = {}
-    traits: dict[str, Scalar] = {}
+    rope: dict[Plain, Scalar] = {}
+    traits: dict[Plain, Scalar] = {}
     assumed: dict[Text, Text] = {}
     verified: bool = False
     verified_basis: Text = "not stated"
@@ -293,10 +295,10 @@ class DeviceConfig(BaseModel):
     intra_node_topology: Text
     inter_node_gb_s: Fact
     devices_per_node: Fact
-    further: dict[str, Fact] = {}
+    further: dict[Plain, Fact] = {}
     time: dict[TimeFact, Fact] = {}
     reserve: tuple[ReserveItem, ...] = ()
-    sources: dict[str, Text]
+    sources: dict[Plain, Text]
     notes: Text | None = None
 
     @model_validator(mode="after")
@@ -367,6 +369,7 @@ _SHOULD_BE: Final = {
     "float_type": "must be a number",
     "int_type": "must be a whole number",
     "model_type": "must be a mapping",
+    "string_pattern_mismatch": "must be text without control characters",
     "string_type": "must be text",
     "tuple_type": "must be a list",
 }
@@ -382,11 +385,11 @@ _LIMIT: Final = {
 
 
 def validated(kind: type[Config], data: Mapping[str, Any], *, file: str | None = None, prefix: str = "") -> Config:
-    """`data` as a `kind`; the first thing wrong becomes one InputError: file, field, what is allowed."""
+    """`data` as a `kind`; the first fault becomes an InputError, the others its `further`: field, what is allowed."""
     try:
         return kind.model_validate({key: _tuples_of(key, value, file, prefix) for key, value in data.items()})
     except ValidationError as error:
-        raise _input_error(error, kind, data, file, prefix) from None
+        raise _input_errors(error, kind, data, file, prefix) from None
 
 
 def _tuples_of(key: Any, value: Any, file: str | None, prefix: str) -> Any:
@@ -412,10 +415,25 @@ def _tuples(value: Any, inside: int = 0) -> Any:
     return tuple(_tuples(item, inside + 1) for item in value) if isinstance(value, list | tuple) else value
 
 
-def _input_error(
+_MOST_FAULTS: Final = 20
+
+
+def _input_errors(
     error: ValidationError, kind: type[BaseModel], data: Mapping[str, Any], file: str | None, prefix: str
 ) -> InputError:
-    first, *further = error.errors(include_url=False)
+    """Every field with a fault, once: a union complains for each of its members."""
+    by_path: dict[tuple[str, ...], list[Any]] = {}
+    for complaint in error.errors(include_url=False):
+        by_path.setdefault(tuple(_path_in(data, complaint["loc"])), []).append(complaint)
+    groups = list(by_path.values())[:_MOST_FAULTS]
+    first, *further = [_input_error(complaints, kind, data, file, prefix) for complaints in groups]
+    return first.beside(further) if further else first
+
+
+def _input_error(
+    complaints: list[Any], kind: type[BaseModel], data: Mapping[str, Any], file: str | None, prefix: str
+) -> InputError:
+    first, *further = complaints
     path = _path_in(data, first["loc"])
     words = _words_beside(path, data, further)
     details: dict[str, Any] = {"file": file, "field": _field([*([prefix] if prefix else []), *path])}

@@ -11,6 +11,7 @@ from mla_cost.declared.forms import FORMS
 from mla_cost.errors import InputError, shown
 from mla_cost.inputs import given
 from mla_cost.inputs.config import AttentionDims, validated
+from mla_cost.inputs.marks import marked
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.table import LISTS, MAPPINGS, TABLE
 
@@ -84,7 +85,20 @@ def settings(
         from mla_cost.inputs.catalog import plan_path
 
         file = plan_path(file)
+    with marked(None if file is None else str(file)):
+        return _settings(file, flags, assigned, reserve, base, base_file)
+
+
+def _settings(
+    file: Path | None,
+    flags: Mapping[str, Any],
+    assigned: Mapping[str, Any],
+    reserve: Mapping[str, Any],
+    base: Mapping[str, Any] | None,
+    base_file: str | None,
+) -> PlanSettings:
     data = _read(file) if file is not None else dict(base or {})
+    faults = _dims_faults(data, str(file)) if file is not None else ()
     data.update({name: value for name, value in flags.items() if value is not None})
     for path, value in {**assigned, **reserve}.items():
         _assign(data, path, value)
@@ -93,10 +107,14 @@ def settings(
             data[name] = _as_names(name, data[name])
     _require_units(data, str(file) if file is not None else base_file)
     try:
-        return validated(PlanSettings, data, file=str(file) if file is not None else base_file)
+        found = validated(PlanSettings, data, file=str(file) if file is not None else base_file)
     except InputError as error:
         stated = [*(name for name, value in flags.items() if value is not None), *assigned, *reserve]
-        raise _blamed(error, stated) from None
+        first, *further = (*_blamed(error, stated).every(), *faults)
+        raise first.beside(further) from None
+    if faults:
+        raise faults[0].beside(faults[1:])
+    return found
 
 
 _BARE: Final = 2**20  # bytes below which a bare number of them is more likely one of MiB or GiB
@@ -120,6 +138,12 @@ def _require_units(data: Mapping[str, Any], file: str | None) -> None:
 
 def _blamed(error: InputError, stated: Iterable[str]) -> InputError:
     """The error without the plan file where the command line stated the field over it."""
+    told = list(stated)
+    first, *further = [_blamed_alone(each, told) for each in error.every()]
+    return first.beside(further) if further else first
+
+
+def _blamed_alone(error: InputError, stated: Iterable[str]) -> InputError:
     field = error.field or ""
     if not any(field == path or field.startswith((f"{path}.", f"{path}, ")) for path in stated):
         return error
@@ -176,11 +200,19 @@ def _read(file: Path) -> dict[str, Any]:
         data["model"] = _beside(file, data["model"])
     if isinstance(data.get("device"), str):
         data["device"] = _beside(file, data["device"])
-    if isinstance(data.get("dims"), dict):  # checked here, where the file is known; over a model's own dims later
-        validated(
-            AttentionDims, dict.fromkeys(AttentionDims.model_fields, 2) | data["dims"], file=str(file), prefix="dims"
-        )
     return data
+
+
+def _dims_faults(data: Mapping[str, Any], file: str) -> tuple[InputError, ...]:
+    """What is wrong in the dims that a file states: told here, where the file is known; over a model's own later."""
+    stated = data.get("dims")
+    if not isinstance(stated, dict):
+        return ()
+    try:
+        validated(AttentionDims, dict.fromkeys(AttentionDims.model_fields, 2) | stated, file=file, prefix="dims")
+    except InputError as error:
+        return error.every()
+    return ()
 
 
 def _beside(file: Path, name: Any) -> Any:

@@ -231,7 +231,12 @@ class _Builder:
         return _not_finite(text, self._file, line) if _NOT_FINITE.fullmatch(text) else text
 
     def _refuse(self, message: str, event: Any) -> NoReturn:
-        raise InputError(message, file=self._file, line=event.start_mark.line + 1)
+        raise InputError(message, file=self._file, **_at_mark(event.start_mark))
+
+
+def _at_mark(mark: Any) -> dict[str, Any]:
+    """Line and column of a mark of PyYAML, from 1."""
+    return {"line": mark.line + 1, "column": mark.column + 1}
 
 
 def _kind(event: Any) -> str:
@@ -268,12 +273,12 @@ def _yaml_error(error: Any, file: str) -> InputError:
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
     if "nesting depth" in problem:
         return InputError("nested too deeply", file=file, allowed=f"{_MAX_DEPTH} levels")
-    return InputError(f"not valid YAML: {problem}", file=file, line=None if mark is None else mark.line + 1)
+    return InputError(f"not valid YAML: {problem}", file=file, **({} if mark is None else _at_mark(mark)))
 
 
 def _json_error(error: json.JSONDecodeError, text: str, file: str) -> InputError:
     if not text.lstrip().startswith(("{", "[")):
-        return InputError("not JSON; a YAML file is named .yaml", file=file, line=error.lineno)
+        return InputError("not JSON; a YAML file is named .yaml", file=file, line=error.lineno, column=error.colno)
     if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
-        return InputError("the JSON is cut off before it is complete", file=file, line=error.lineno)
-    return InputError(f"not valid JSON: {error.msg}", file=file, line=error.lineno)
+        return InputError("the JSON is cut off before it is complete", file=file, line=error.lineno, column=error.colno)
+    return InputError(f"not valid JSON: {error.msg}", file=file, line=error.lineno, column=error.colno)

@@ -404,10 +404,16 @@ def _way_out(scheme: Scheme, broken: Requirement, fields: Mapping[str, int]) -> 
     return above if broken.by not in table.TABLE else f"{reported}, {above}"
 
 
+def pads_value(kernel: Kernel, shared: bool, wanted: str | None, values: Mapping[str, Any]) -> Any:
+    """Whether V is padded to the width of Q and K where it is narrower: a truth value, or an array of them."""
+    asked = kernel.pads(shared) and (wanted or kernel.value_padding) != "none"
+    return asked & (values["v"] != values["k"] + values["r"])
+
+
 def _padding(kernel: Kernel, shared: bool, wanted: str | None, values: Mapping[str, int]) -> str:
     padding = wanted or kernel.value_padding
     qk = values["k"] + values["r"]
-    if not kernel.pads(shared) or padding == "none" or values["v"] == qk:
+    if not pads_value(kernel, shared, wanted, values):
         return "none"
     if values["v"] > qk:
         raise Illegal(

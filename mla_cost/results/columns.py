@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from mla_cost.results import Plan, Result, Stage
 
 OF_DEVICES: Final = ("usable_bytes", "headroom_bytes", "least_headroom_bytes")  # None without a device
-NAMES: Final = ("form", "scheme", "kernel", "device")
+NAMES: Final = ("form", "scheme", "kernel", "value_padding", "device")
 AXES: Final = {"tp": "tp", "sp": "sp", "pp": "pp", "ep": "ep", "etp": "etp", "dp": "dp x sp", "expert_dp": "expert_dp"}
 VERDICT: Final = ("status", "reason")
 _ASKED: Final = ("scope", "profile", "model", "seq_len", "sp", "micro_batch", "layers", "dtype")
@@ -186,6 +186,7 @@ def result_row(result: Result, other_memory: int = 0) -> dict[str, Any]:
         "form": result.form,
         "scheme": result.scheme,
         "kernel": result.kernel,
+        "value_padding": result.settings.get("value_padding", "none") if legal else "none",
         "device": result.device or "none",
         **{figure.name: figure.of_result(read) if legal else None for figure in figures(result.scope)},
         "status": status,

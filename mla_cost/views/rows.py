@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mla_cost.results import markdown
+from mla_cost.results.csv_cells import harmless
 from mla_cost.views import terminal
 from mla_cost.views.grid import TextGrid
 from mla_cost.views.parts import AT_WORST, assumed
@@ -35,8 +36,14 @@ def csv_text(columns: Sequence[str], rows: Iterable[Row]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(["" if row[name] is None else row[name] for name in columns] for row in rows)
+    writer.writerows([_csv_cell(row[name]) for name in columns] for row in rows)
     return text.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    return harmless(value) if isinstance(value, str) else value
 
 
 def markdown_text(columns: Sequence[str], rows: Iterable[Row]) -> str:

@@ -25,7 +25,7 @@ from mla_cost.views.parts import (
     verdict_text,
 )
 from mla_cost.views.times import block_times
-from mla_cost.views.units import gib, readable, sent, signed
+from mla_cost.views.units import gib, sent, signed
 
 LARGEST = 4  # tensors listed per form
 TOLD = frozenset(
@@ -173,7 +173,7 @@ def _fused(plan: Plan) -> Iterator[RenderableType]:
     rows = [(d, r) for d, results in by_device(plan) for r in results if r.verdict and r.memory.saved_bytes is not None]
     if not rows:
         return
-    yield Text("Fused kernels that would train it, and what one block saves under them", style="bold")
+    yield Text("Fused kernels that would train it, and what one block saves under them (GiB)", style="bold")
     yield items((f"{device} {result.form}", _options(result)) for device, result in rows)
 
 
@@ -200,7 +200,7 @@ def _options(result: Result) -> str:
     found: dict[str, str] = {}
     for option in result.verdict.fused_kernels:
         padded = " (V padded)" if option.value_padding != "none" else ""
-        found.setdefault(option.kernel, f"{option.kernel}{padded} {readable(option.saved_bytes)}")
+        found.setdefault(option.kernel, f"{option.kernel}{padded} {sent(option.saved_bytes)}")
     return ", ".join(found.values()) or "none that we know of"
 
 

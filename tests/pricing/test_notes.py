@@ -56,6 +56,24 @@ def test_recomputing_a_part_that_no_layer_has_is_told(model, remat, without):
     assert mla_cost.plan(**asked, remat=left).results[0].memory == row.memory
 
 
+@pytest.mark.parametrize(
+    ("model", "stated", "note"),
+    [
+        ("moonlight-16b-a3b", {"remat": "full+moe"}, "remat moe: no effect (remat full runs it again already)"),
+        (
+            "moonlight-16b-a3b",
+            {"remat": "moe+shared_experts"},
+            "remat shared_experts: no effect (remat moe runs it again already)",
+        ),
+        ("moonlight-16b-a3b", {"mtp": 1}, "mtp 1: priced as asked; moonlight-16b-a3b is published with 0"),
+        ("deepseek-v3", {"mtp": 2}, "mtp 2: priced as asked; deepseek-v3 is published with 1"),
+    ],
+)
+def test_what_another_part_holds_and_modules_above_those_published_are_told(model, stated, note):
+    (row,) = mla_cost.plan(model=model, device=None, form="explicit", seq_len=2048, **stated).results
+    assert note in row.notes
+
+
 @pytest.mark.parametrize(("model", "told_of"), [("youtu-llm-2b", False), ("moonlight-16b-a3b", True)])
 def test_a_dense_model_hears_nothing_of_routers(model, told_of):
     (row,) = mla_cost.plan(model=model, device=None, form="explicit", seq_len=2048).results

@@ -424,6 +424,7 @@ def test_the_table_says_what_the_json_says(cli, monkeypatch):
         (["--sequence-parallel"], "ranks that share one sequence are --sp"),
         (["--kernel", "flash", "--form", "absorbed"], "kernels that take this form"),
         (["--kernel", "none"], "unknown kernel"),
+        (["--seq-len", "1001", "--sp", "8"], "does not split over sp 8 x tp 1: 1001; allowed: 1008 or 1000"),
     ],
 )
 def test_bad_input_is_one_message(cli, arguments, said):

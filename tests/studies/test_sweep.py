@@ -458,6 +458,31 @@ def test_csv_holds_the_rows(tmp_path):
 # ---- the command
 
 
+HOSTILE = {
+    "name": "=cmd|1", "title": "<b>", "dims": {
+        "hidden": 512, "heads": 4, "q_lora_rank": None, "kv_lora_rank": 64, "qk_nope_head_dim": 32,
+        "qk_rope_head_dim": 16, "v_head_dim": 32,
+    },
+}  # fmt: skip
+
+
+def test_texts_of_others_are_no_formulas_no_markup_and_no_codes(tmp_path):
+    file = tmp_path / "model.json"
+    file.write_text(json.dumps(HOSTILE))
+    study = sweep(over={"model": [str(file), "deepseek-v3"]}, device="a100-80gb", scope="attention")
+    text = study.to_csv() or ""
+    assert text.splitlines()[1].startswith("'=cmd|1,")
+    assert study.to_csv(tmp_path / "rows.csv") is None
+    assert (tmp_path / "rows.csv").read_text() == text
+    file.write_text(json.dumps(HOSTILE | {"name": "<img src=x>"}))
+    study = sweep(over={"model": [str(file), "deepseek-v3"]}, device="a100-80gb", scope="attention")
+    assert "&lt;img src=x&gt;" in study._repr_html_()
+    assert "<img" not in study._repr_html_()
+    file.write_text(json.dumps(HOSTILE | {"title": "\x1b[31mred"}))
+    with pytest.raises(mla_cost.InputError, match="title: must be text without control characters"):
+        sweep(model=str(file), over={"sp": [1]}, device="a100-80gb", scope="attention")
+
+
 def test_the_command_prints_every_format(capsys):
     flags = [*SWEEP, "--device", "910b-64gb", "--over", "sp=3,8", "--over", "form=all", "--format"]
     main_ok([*flags, "csv"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,18 +11,20 @@ from rich.text import Text
 from mla_cost.checks.validation.report import STATUSES, Report
 from mla_cost.views import terminal
 
+_CONSTRUCTION: Final = "by construction: one side states what the other does, which is no evidence and counts as none."
 
-def report_table(report: Report) -> RenderableType:
-    """The counts, what disagrees, what was left out and how long each stage took."""
+
+def report_table(report: Report, *, notes: bool = True) -> RenderableType:
+    """The counts, what disagrees and, with notes, what was left out and how long each stage took."""
     counts = report.counts()
     parts: list[RenderableType] = [
         Text(f"{report.cells():,} cells; {', '.join(f'{counts[status]:,} {status}' for status in STATUSES)}", "bold"),
-        Text("by construction: one side states what the other does, which is no evidence and counts as none.", "dim"),
+        *([Text(_CONSTRUCTION, "dim")] if notes else []),
         _counts(report),
         *(Text(f"{row.check}: {row.cell}\n  {row.detail}", "red") for row in report.disagreements),
-        *(Text(f"left out: {text}", "dim") for text in report.left_out),
+        *(Text(f"left out: {text}", "dim") for text in report.left_out if notes),
     ]
-    if report.seconds:
+    if report.seconds and notes:
         parts.append(Text(", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in report.seconds.items()), "dim"))
     return Group(*parts)
 
@@ -38,6 +40,6 @@ def _counts(report: Report) -> Table:
     return table
 
 
-def show(report: Report, file: Any = None) -> None:
+def show(report: Report, file: Any = None, *, notes: bool = True) -> None:
     """Print the report: colour only in a terminal that wants it, 80 columns suffice."""
-    terminal.show(report_table(report), file)
+    terminal.show(report_table(report, notes=notes), file)

@@ -131,6 +131,12 @@ class Fits:
         """The JSON text."""
         return json.dumps(self.to_dict(), indent=indent)
 
+    def _repr_html_(self) -> str:
+        """The rows as a table, for notebooks."""
+        from mla_cost.results import html
+
+        return html.table(Fit._fields, [result._asdict() for result in self.results])
+
     def __rich__(self) -> RenderableType:
         """The table, for rich."""
         from mla_cost.views.fit_table import fit_table

@@ -105,6 +105,12 @@ class Found:
         """The JSON text."""
         return json.dumps(self.to_dict(), indent=indent)
 
+    def _repr_html_(self) -> str:
+        """The rows as a table, for notebooks."""
+        from mla_cost.results import html
+
+        return html.table(Candidate._fields, plain(self.results))
+
     def __rich__(self) -> RenderableType:
         """The table, for rich."""
         from mla_cost.views.search_table import search_table

@@ -31,7 +31,7 @@ class AttentionSweep:
         self._pricer = BoxPricer(grid)
         self._checker = Checker(grid)
         self._automatic = Automatic(grid)
-        self._filled = {"kernel", "status", "reason", *(column.name for column in self.figures)}
+        self._filled = {"kernel", "value_padding", "status", "reason", *(column.name for column in self.figures)}
         for device in grid.devices:
             self._checker.check_reserve(device, grid.choice(0).settings)
 
@@ -67,8 +67,10 @@ class AttentionSweep:
         figures = self._pricer.figures(choice, box)
         wire = figures.columns["forward_wire_bytes"] + figures.columns["backward_wire_bytes"]
         alike = {**figures.columns, "peak_bytes": figures.peak, "wire_bytes": np.maximum(wire, MISSING)}
+        padded = self._pricer.padded(choice, box)
         for at in devices:
             views["kernel"][:, at] = KERNEL_NAMES.index(choice.settings.kernel)
+            views["value_padding"][:, at] = (figures.reason == 0) & padded
             for name, values in alike.items():
                 views[name][:, at] = values
             self._verdict(choice, box, figures, at, {name: view[:, at] for name, view in views.items()})

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, NONE, REASONS, STATUSES
+from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, NONE, PADDINGS, REASONS, STATUSES
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.results.columns import NAMES, OF_DEVICES, Column
 from mla_cost.studies.sweep.axes import SweepAxis
@@ -28,6 +28,7 @@ def table(grid: Grid, figures: Sequence[Column]) -> Iterator[Column]:
     yield Column("form", "int16", tuple(forms))
     yield Column("scheme", "int16", tuple(SCHEMES))
     yield Column("kernel", "int16", KERNEL_NAMES)
+    yield Column("value_padding", "int8", PADDINGS)
     yield Column("device", "int16", tuple(device.name if device else "none" for device in grid.devices))
     yield from figures
     yield Column("status", "int8", STATUSES)

@@ -17,6 +17,7 @@ import numpy as np
 from mla_cost.batch.codes import ILLEGAL
 from mla_cost.errors import InputError
 from mla_cost.results.columns import Column
+from mla_cost.results.csv_cells import harmless
 from mla_cost.studies.sweep.columns import without
 from mla_cost.studies.sweep.result import PointRange, Sweep, extra
 
@@ -37,6 +38,11 @@ class Sink(Protocol):
 
 
 # ---- rows as text
+
+
+def csv_of(sweep: Sweep) -> str:
+    """All rows as one text of CSV, priced a bounded number at a time."""
+    return "".join((csv_head(sweep), *(csv_text(sweep, chunk) for chunk in sweep.chunks())))
 
 
 def csv_head(sweep: Sweep) -> str:
@@ -65,6 +71,7 @@ def _texts(sweep: Sweep, column: Column, chunk: PointRange) -> list[str]:
 
 
 def _quoted(text: str) -> str:
+    text = harmless(text)
     if not any(mark in text for mark in ',"\r\n'):
         return text
     line = io.StringIO()

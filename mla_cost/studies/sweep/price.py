@@ -24,7 +24,7 @@ from mla_cost.language.program import Form, Kernel, Pair, ProgramError, Scheme, 
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.automatic import trained
 from mla_cost.pricing.key import Key, form_of
-from mla_cost.pricing.resolve import Illegal, inner_values, resolve, scheme_of
+from mla_cost.pricing.resolve import Illegal, inner_values, pads_value, resolve, scheme_of
 from mla_cost.pricing.usable import Groups, Usable, usable
 from mla_cost.studies.sweep.grid import WIDTHS, Box, Choice, Grid
 
@@ -152,6 +152,12 @@ class BoxPricer:
         except Illegal:
             return NO_PROGRAM
         return point.key
+
+    def padded(self, choice: Choice, box: Box) -> Any:
+        """Whether V is padded: a truth value, or one for every point of a box."""
+        shared = form_of(choice.form).shared_key
+        kernel = KERNELS[choice.settings.kernel]
+        return pads_value(kernel, shared, choice.settings.value_padding, self.grid.values(box))
 
     def _trained(self, key: Key, values: Mapping[str, Any], into: Any, found: BoxFigures) -> None:
         """Where an implementation of a fused kernel trains these widths, by architecture."""

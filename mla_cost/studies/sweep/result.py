@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -20,10 +22,11 @@ from mla_cost.errors import InputError, install, nearest, shown
 from mla_cost.inputs.command import command_of
 from mla_cost.inputs.config import validated
 from mla_cost.inputs.given import items
+from mla_cost.inputs.given import name as name_of
 from mla_cost.inputs.given import names as names_of
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.scopes import require_scope
-from mla_cost.results import Plan
+from mla_cost.results import Plan, html
 from mla_cost.results.columns import NAMES, OF_DEVICES, Column
 from mla_cost.studies.planned import plan_of
 from mla_cost.studies.sweep.attention import AttentionSweep
@@ -274,6 +277,19 @@ class Sweep:
         return self.row(index)
 
     # ---- tables of other libraries
+
+    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str | None:
+        """Every row as CSV, as `mla-cost sweep --output FILE.csv` writes it: as text, or to a file of that name."""
+        from mla_cost.studies.sweep import output
+
+        if path is None:
+            return output.csv_of(self)
+        output.save(self, Path(name_of("path", path, "the name of a .csv file")))
+        return None
+
+    def _repr_html_(self) -> str:
+        """The first rows as a table, for notebooks."""
+        return html.table(self.columns, [self[at] for at in range(min(len(self), html.MOST))], len(self))
 
     def to_arrow(self) -> pa.Table:
         """A pyarrow table: names as dictionaries, nulls where a row has no number (extra `arrow`)."""

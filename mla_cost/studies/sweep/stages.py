@@ -69,3 +69,4 @@ class Stages:
             out[name][:] = column
         out["status"][:], out["reason"][:] = found.status, found.reason
         out["kernel"][:] = found.kernel
+        out["value_padding"][:] = found.padding
