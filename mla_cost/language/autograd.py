@@ -17,7 +17,7 @@ Backward = Callable[[Gradients], Sequence["Tensor | None"]]
 class Node:
     """A node of the backward graph. `backward` gets one gradient per output and gives one per edge."""
 
-    __slots__ = ("backward", "edges", "kind", "late", "number", "op", "outputs", "region", "saved", "slot")
+    __slots__ = ("backward", "edges", "kind", "late", "number", "op", "outputs", "place", "region", "saved", "slot")
 
     def __init__(
         self,
@@ -31,6 +31,7 @@ class Node:
         self.kind: WorkClass = "elementwise"  # of what it runs without telling it
         self.number = number
         self.op = op
+        self.place = ("", "")
         self.edges = tuple(edges)
         self.backward = backward
         self.saved: list[Tensor] = list(saved)
@@ -144,7 +145,7 @@ class Recorder(Allocator):
             return
         self._nodes += 1
         node = Node(self._nodes, self.op, [t.edge for t in inputs], backward, (), len(outputs))
-        node.kind = self.kind
+        node.kind, node.place = self.kind, self.place
         if self._region is None:
             self._hold(node, kept)
         elif kept:
@@ -271,7 +272,7 @@ class Recorder(Allocator):
                 region.held.clear()
 
     def _run_again(self, region: Region) -> None:
-        op, kind, region.captured = self.op, self.kind, []
+        op, kind, place, region.captured = self.op, self.kind, self.place, []
         self._capturing, self.phase = region, "recompute"
         try:
             results = region.body(list(region.inputs))
@@ -280,5 +281,5 @@ class Recorder(Allocator):
             del results
         except _AllCaptured as stop:
             stop.__traceback__ = None
-        self._capturing, self.phase, self.op = None, "backward", op
+        self._capturing, self.phase, self.op, self.place = None, "backward", op, place
         self.begins(kind)
