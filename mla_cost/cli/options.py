@@ -207,6 +207,11 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "plot", OUTPUT, "Draw memory: over time, or per stage (scope model).", "path", metavar="FILE.png|svg",
             example="memory.svg", idle=("explain_term",),
         ),
+        Option(
+            "picture", OUTPUT, "Which picture --plot draws; memory by default.", "text",
+            metavar="memory|levers|communication|schedule",
+            values=("memory", "levers", "communication", "schedule"), default="memory", example="levers",
+        ),
         *_less("json", "csv", "markdown", idle=("explain_term",)),
     ),
     "report": (
@@ -278,6 +283,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         Option(
             "pareto", OUTPUT, "Those that none beats in memory, bytes sent and flops as well.", "switch",
             idle=("output=json", "quiet"),
+        ),
+        Option(
+            "plot", OUTPUT, "Draw the layouts: what they need against what they send.", "path", metavar="FILE.png|svg",
+            example="layouts.svg",
         ),
         _REQUIRE,
         *_less("json", "csv"),
