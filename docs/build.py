@@ -115,6 +115,23 @@ def reserves() -> str:
     return markdown.table(("item", "MiB", "per", "how sure", "devices"), rows)
 
 
+# what docs/gallery.md shows: each file is what its command draws
+GALLERY = {
+    "stages.svg": "plan deepseek-v3-2048-h800 --form laga",
+    "levers.svg": "plan moonlight-8-h100 --form laga --picture levers",
+    "communication.svg": "plan moonlight-8-h100 --sp 2 --dp 4 --picture communication",
+    "schedule.svg": "plan moonlight-8-h100 --form laga --pp 4 --dp 8 --micro-batches 8 --picture schedule",
+    "frontier.svg": "sweep --scope attention --over seq_len=4096..1048576*2 --over sp=1..64*2 --device 910b-64gb",
+    "published.svg": "evidence",
+}
+
+
+def commands() -> str:
+    """Each picture of the gallery with its command."""
+    shown = [f"![{name}](pictures/{name})\n\n`mla-cost {line} --plot {name}`" for name, line in GALLERY.items()]
+    return "\n\n".join(shown)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "first-output": partial(opening, MODEL_PLAN, "Peak event"),
     "model-output": partial(output, MODEL_PLAN),
@@ -125,7 +142,14 @@ PARTS: dict[str, Callable[[], str]] = {
     "fused-workspace": fused_workspace,
     "reserves": reserves,
     "kv-gather": kv_gather,
+    "gallery": commands,
 }
+
+
+def gallery() -> Iterator[tuple[Path, str]]:
+    """The pictures of the gallery, which take a while to draw."""
+    for name, arguments in GALLERY.items():
+        yield picture(name, arguments)
 
 
 def picture(name: str, arguments: str) -> tuple[Path, str]:
@@ -149,7 +173,7 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 
 if __name__ == "__main__":
-    for page, wanted in list(pages()):
+    for page, wanted in [*pages(), *(gallery() if find_spec("matplotlib") else ())]:
         if not page.is_file() or page.read_text(encoding="utf-8") != wanted:
             page.write_text(wanted, encoding="utf-8")
             sys.stdout.write(f"{page.relative_to(ROOT)} written\n")

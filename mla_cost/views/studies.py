@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import log
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ GIB: Final = 2**30
 PALETTE: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#882255")
 FITTING: Final = {"fits": ("#009E73", ""), "tight": ("#F0E442", "..."), "oom": ("#D55E00", "//")}
 MOST_ROWS: Final = 24
+MOST_NAMED: Final = 8
 MOST_PASSES: Final = 900  # that carry their number
 
 
@@ -49,6 +51,11 @@ class Pair(NamedTuple):
     published: float
     predicted: float
     matches: bool
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over published."""
+        return self.predicted / self.published
 
 
 def _figure(width: float, height: float, title: str) -> tuple[Any, Any]:
@@ -198,11 +205,14 @@ def draw_search(path: Path, title: str, points: Sequence[Point], usable_bytes: i
     """Write the layouts of a search, needs against what is sent; those that none beats in everything are joined."""
     figure, axes = _figure(10, 5.4, title)
     rest, best = [it for it in points if not it.best], sorted(it for it in points if it.best)
-    for found, look in ((rest, ("o", "#56B4E9", 26, "fits")), (best, ("D", "#D55E00", 44, "none beats it"))):
+    for found, look in (
+        (rest, ("o", "#56B4E9", 26, "fits")),
+        (best, ("D", "#D55E00", 44, "none beats it")),
+    ):
         marker, colour, size, label = look
         places = ([it.required_bytes / GIB for it in found], [it.sent_bytes / GIB for it in found])
         axes.scatter(*places, marker=marker, c=colour, s=size, edgecolors="#333333", linewidths=0.5, label=label)
-    for it in sorted(best, key=lambda point: point.required_bytes)[:8]:
+    for it in _apart(best):
         place = (it.required_bytes / GIB, it.sent_bytes / GIB)
         axes.annotate(it.name, place, (6, 4), textcoords="offset points", fontsize=7)
     axes.axvline(usable_bytes / GIB, color="#000000", linestyle="--", linewidth=1, label="usable")
@@ -214,30 +224,38 @@ def draw_search(path: Path, title: str, points: Sequence[Point], usable_bytes: i
     save(figure, path)
 
 
+def _apart(best: Sequence[Point]) -> list[Point]:
+    """Some that no other one beats in both, far enough from each other to carry a name."""
+    most, found = max((it.sent_bytes for it in best), default=0), list[Point]()
+    for it in sorted(best, key=lambda point: (point.required_bytes, point.sent_bytes)):
+        if not found or it.sent_bytes <= found[-1].sent_bytes - most / 16:
+            found.append(it)
+    return found
+
+
 # ---- published figures
 
 
 def draw_published(path: Path, title: str, pairs: Sequence[Pair]) -> None:
-    """Write published figures against predicted ones on two logarithmic axes; the line is where both agree."""
-    figure, axes = _figure(8, 7, title)
+    """Write predicted over published against what was published: on the line both agree; the furthest off are named."""
+    figure, axes = _figure(10, 5.4, title)
     for at, unit in enumerate(dict.fromkeys(it.unit for it in pairs)):
-        mine = [it for it in pairs if it.unit == unit]
         for matches in (True, False):
-            found = [it for it in mine if it.matches is matches]
-            places = ([it.published for it in found], [it.predicted for it in found])
-            colour = PALETTE[at % len(PALETTE)]
+            found = [it for it in pairs if (it.unit, it.matches) == (unit, matches)]
             axes.scatter(
-                *places, s=34, marker="o" if matches else "X", c=colour, edgecolors="#333333", linewidths=0.5,
+                [it.published for it in found], [it.ratio for it in found], s=34, marker="o" if matches else "X",
+                c=PALETTE[at % len(PALETTE)], edgecolors="#333333", linewidths=0.5,
                 label=f"{unit}, {'match' if matches else 'differ'}" if found else None,
             )  # fmt: skip
-    ends = [amount for it in pairs for amount in (it.published, it.predicted)]
-    axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color="#000000", linewidth=0.8)
+    for it in sorted(pairs, key=lambda pair: abs(log(pair.ratio)))[-MOST_NAMED:]:
+        axes.annotate(it.name, (it.published, it.ratio), (6, 3), textcoords="offset points", fontsize=6)
+    axes.axhline(1, color="#000000", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("published, in its own unit", fontsize=9)
-    axes.set_ylabel("predicted, in the same unit", fontsize=9)
+    axes.set_ylabel("predicted / published", fontsize=9)
     _bare(axes, grid="both")
-    axes.legend(fontsize=8, frameon=False, loc="upper left")
+    figure.legend(fontsize=8, frameon=False, loc="outside lower center", ncols=6)
     save(figure, path)
 
 
