@@ -14,7 +14,7 @@ PINS := pyproject.toml constraints.txt
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TEST_EXTRAS := test,lint,reference,pandas,polars,arrow,plot,report
 
-.PHONY: plan test exhaustive docs bench format constraints clean
+.PHONY: plan test types executor exhaustive docs bench format constraints clean
 .DELETE_ON_ERROR:
 
 # $(call stage,NAME,COMMAND): runs it, then says how long it took.
@@ -26,15 +26,19 @@ plan: $(VENV)/base.stamp
 	@$(BIN)/mla-cost plan --scope attention
 
 # pytest comes last and times itself: its closing line is the last that is printed.
-test: export OMP_NUM_THREADS ?= 1
-test: unexport PYTHONDONTWRITEBYTECODE  # else every process that a test starts compiles all of it again
 test: $(VENV)/test.stamp
 	$(call stage,ruff check,$(BIN)/ruff check .)
 	$(call stage,ruff format,$(BIN)/ruff format --check .)
-	$(call stage,mypy,$(BIN)/mypy)
-	$(call stage,validate,$(BIN)/mla-cost validate)
+	@$(MAKE) --no-print-directory --jobs $(JOBS) --output-sync=target types executor
 	@echo "== pytest"
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# Each keeps one core busy, so they run side by side.
+types: $(VENV)/test.stamp
+	$(call stage,mypy,$(BIN)/mypy)
+
+executor: $(VENV)/test.stamp
+	$(call stage,validate,$(BIN)/mla-cost validate)
 
 exhaustive: export OMP_NUM_THREADS ?= 1
 exhaustive: unexport PYTHONDONTWRITEBYTECODE
@@ -66,8 +70,9 @@ $(VENV)/base.stamp: $(PINS)
 	$(call stage,environment,$(INSTALL) hatchling && $(INSTALL) --no-build-isolation --editable .)
 	@touch $@
 
+# Only a part of what these bring is ever imported, and the first import compiles it.
 $(VENV)/test.stamp: $(VENV)/base.stamp
-	$(call stage,test environment,$(INSTALL) --no-build-isolation --editable ".[$(TEST_EXTRAS)]")
+	$(call stage,test environment,$(INSTALL) --no-compile --no-build-isolation --editable ".[$(TEST_EXTRAS)]")
 	@touch $@
 
 # Newest releases that pyproject.toml allows; torch stays at the pinned release, whose build is chosen by the index.

@@ -108,6 +108,17 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("oom moonlight-8-h100 --form explicit --log train.log", "what the run of a ready plan ran out of memory for"),
         ("oom --from train.sh --device h100-80gb --log train.log", "the same of a launch script"),
     ),
+    "snapshot": (
+        ("snapshot memory.pickle --plan moonlight-8-h100 --form explicit", "what was recorded and what was predicted"),
+        ("snapshot memory.pickle --from train.sh --device h100-80gb", "the same of a launch script"),
+    ),
+    "diff": (
+        (
+            "diff deepseek-v3-2048-h800 deepseek-v3-512-910b",
+            "two ready plans: settings, totals and what accounts for them",
+        ),
+        ("diff train.sh plan.yaml --device h100-80gb", "a launch script beside a plan, on one device"),
+    ),
     "import": (
         ("import train.sh", "a Megatron or MindSpeed script as a commented plan: what is taken, ignored and assumed"),
         ("import train.sh --dp 64 -o plan.yaml", "the same on 64 data ranks, written to a file that `plan` takes"),
@@ -149,6 +160,38 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
             "fit --model deepseek-v2-lite --device h100-80gb --ep 8 --dp 8 --seq-len 32k",
             "the longest sequence of a whole model, and the fewest devices for 32k tokens",
         ),
+    ),
+    "compare": (
+        ("compare --sp 8", "every form under every scheme for one block over 8 ranks: kept, peak, sent"),
+        (
+            "compare --sp 16 --sp-inside 8 --seq-len 32k --device h100-80gb --refused",
+            "the same over two nodes, with groups of 8 inside, and why some combinations have no program",
+        ),
+    ),
+    "crossover": (
+        ("crossover laga ulysses", "up to how many ranks one sends less, and the inequality behind it"),
+        (
+            "crossover explicit/usp ring-own --over sp=4..64*2 --sp-inside 4 --quantity backward",
+            "two schemes, by what they send in backward",
+        ),
+    ),
+    "cache": (
+        ("cache --model deepseek-v3 --context 128k --batch 64", "bytes of a token, a sequence and 64 of them"),
+        (
+            "cache --model deepseek-v2-lite --context 32k --device h100-80gb",
+            "how many sequences fit beside the weights",
+        ),
+    ),
+    "documents": (
+        ("documents 32k,16k,8k*2 --sp 4", "four documents over 4 ranks under every way to deal them"),
+        (
+            "documents lognormal:4k*64@7 --sp 8 --limit 8k --inferred",
+            "64 drawn lengths, with ways that give a document ranks by its length",
+        ),
+    ),
+    "decode": (
+        ("decode --model deepseek-v3 --context 32k --batch 32", "the least time of a step, latent and expanded"),
+        ("decode --scan ffd --launch mpk", "the same with a low-bit scan and one launch, as published"),
     ),
     "explain": (
         ("explain laga --quantity peak", "the formula of the peak, term by term"),
@@ -212,6 +255,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             metavar="memory|levers|communication|schedule",
             values=("memory", "levers", "communication", "schedule"), default="memory", example="levers",
         ),
+        Option(
+            "snapshot_out", OUTPUT, "Write the first form's predicted timeline for PyTorch's memory viewer.", "path",
+            metavar="FILE.pickle", example="predicted.pickle", idle=("explain_term",),
+        ),
         *_less("json", "csv", "markdown", idle=("explain_term",)),
     ),
     "report": (
@@ -252,9 +299,32 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
     ),
     "compare": (
         Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
         _SET,
         _formats("table", "json", default="table"),
         Option("refused", OUTPUT, "Also the combinations that have no program, and why.", "switch"),
+    ),
+    "crossover": (
+        Option("first", ASKED, "A form, a scheme, or FORM/SCHEME.", "form"),
+        Option("second", ASKED, "The one to beat, likewise.", "form"),
+        Option("file", ASKED, _PLAN, "plan"),
+        _FROM,
+        _STRICT,
+        Option(
+            "over", ASKED, "A field to go over, as sweep takes it; sp=1..128*2 by default. Repeat it.",
+            "names", metavar="FIELD=VALUES", example="sp=1..64*2",
+        ),
+        Option(
+            "quantity", ASKED, "What less of is better; bytes sent in forward by default.", "text",
+            metavar="forward|backward|sent|saved|peak", default="forward", example="saved",
+        ),
+        _SET,
+        _formats("table", "json", default="table"),
+        Option(
+            "plot", OUTPUT, "Draw both over the first field.", "path", metavar="FILE.png|.svg",
+            example="crossover.svg",
+        ),
     ),
     "search": (
         Option(
@@ -334,6 +404,21 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         _SET,
         _formats("text", "json", default="text"),
     ),
+    "snapshot": (
+        Option("recorded", ASKED, "What torch.cuda.memory._dump_snapshot has written.", "file"),
+        Option("file", ASKED, _PLAN, "path", ("--plan",), "PLAN", example="moonlight-8-h100"),
+        _FROM,
+        _STRICT,
+        _SET,
+        _formats("text", "json", default="text"),
+    ),
+    "diff": (
+        Option("first", ASKED, "A plan, a ready plan, a config, a script or a result of plan --format json.", "file"),
+        Option("second", ASKED, "Another one.", "file"),
+        Option("form", ASKED, "The form of both.", "text", metavar="NAME", example=defaults.EXAMPLES["form"]),
+        Option("device", ASKED, "The device of both.", "text", metavar="NAME", example="h100-80gb"),
+        _formats("text", "json", default="text"),
+    ),
     "import": (
         Option("launch", ASKED, "A launch script, a framework's config, or a folder with a config.json.", "file"),
         Option("dp", ASKED, "Data-parallel ranks, in place of what the file says.", "count", metavar="N", example="64"),
@@ -377,7 +462,7 @@ def offered(command: str) -> Iterator[Setting]:
             yield row
 
 
-_WITHOUT_SETTINGS: Final = frozenset({"import"})
+_WITHOUT_SETTINGS: Final = frozenset({"import", "diff"})
 
 
 def _applies(command: str, row: Setting) -> bool:

@@ -33,6 +33,10 @@ def plan(given: Given) -> None:
         raise InputError(refused)
     if given["plot"] is not None:
         _draw(settings, answer, given["plot"], given["picture"])
+    if given["snapshot_out"] is not None:
+        from mla_cost.studies.snapshot import write_timeline
+
+        write_timeline(settings, given["snapshot_out"])
     raise typer.Exit(1 if given["require_fit"] and not _fits(answer) else 0)
 
 

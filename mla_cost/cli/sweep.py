@@ -34,7 +34,7 @@ def sweep(given: Given) -> None:
     quiet = given["quiet"]
     if given["resume"] and output is None:
         raise InputError("there is nothing to resume without --output", field="--resume")
-    study = _study(given, _axes(given["over"]))
+    study = _study(given, axes_of(given["over"]))
     if not quiet and (output is not None or plot is not None or given["output"] not in {None, "table", "json"}):
         for line in assumed({"assumed": study.assumed}):
             sys.stderr.write(f"mla-cost: {line}\n")  # rows have no place for it
@@ -53,7 +53,8 @@ def sweep(given: Given) -> None:
         raise InputError(f"no row has an answer; the first says: {study.reason_of(0)}")
 
 
-def _axes(given: Iterable[str] | None) -> dict[str, str]:
+def axes_of(given: Iterable[str] | None) -> dict[str, str]:
+    """What --over says, by field."""
     from mla_cost.errors import InputError, shown
 
     found: dict[str, str] = {}

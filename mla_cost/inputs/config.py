@@ -30,6 +30,38 @@ Family = Literal["cuda", "rocm", "ascend"]
 ParameterFact = Literal["total_reported", "active_reported", "exact", "derived_main_model", "derived_with_indexer"]
 IndexerDim = Literal["index_n_heads", "index_head_dim", "index_topk", "index_kpool"]
 CheckpointFact = Literal["mtp_modules", "fp8_block", "inv_freq"]
+# what a device reaches of what its sheet promises, in the order of its file; docs/time.md says what each is
+TimeFact = Literal[
+    "launch_floor_us",
+    "host_launch_us",
+    "compute_units",
+    "peak_fp32_tflops",
+    "tile",
+    "small_tile_rate",
+    "gemm_share",
+    "gemm_depth_half",
+    "grouped_gemm_share",
+    "grouped_gemm_rows_half",
+    "grouped_gemm_input_ratio",
+    "grouped_gemm_weight_ratio",
+    "attention_share",
+    "attention_length_half",
+    "attention_backward_ratio",
+    "memory_share",
+    "rope_share",
+    "permutation_share",
+    "loss_share",
+    "all_gather_share",
+    "reduce_scatter_share",
+    "all_reduce_share",
+    "all_to_all_share",
+    "point_to_point_share",
+    "dispatch_share",
+    "collective_latency_us",
+    "step_latency_us",
+    "network_share",
+    "network_latency_us",
+]
 
 _Frozen: Final = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -145,7 +177,10 @@ SECOND_HAND: Final = "second hand"  # how the text of such a source begins
 
 
 class Fact(BaseModel):
-    """One figure with the key of its source, and whether it was read there (True) or recalled or nominal (False)."""
+    """One figure with the key of its source, and whether it was read there (True) or recalled or nominal (False).
+
+    low, high: between which it lies, where it is known as a range around its value.
+    """
 
     model_config = _Frozen
 
@@ -153,6 +188,8 @@ class Fact(BaseModel):
     verified: bool
     source: Text
     note: Text | None = None
+    low: Count | Number | None = None
+    high: Count | Number | None = None
 
     @property
     def integer(self) -> int:
@@ -235,7 +272,8 @@ class ReserveItem(BaseModel):
 class DeviceConfig(BaseModel):
     """One accelerator as torch addresses it. Bandwidths are GB/s (1e9) per device and per direction.
 
-    `sources` spells out the source keys of the facts; `further` holds what is read where it exists, or not at all yet.
+    `sources` spells out the source keys of the facts; `further` holds what is read where it exists, or not at all yet;
+    `time` what the device reaches of what its sheet promises: all of `TimeFact`, or nothing and no time is told.
     """
 
     model_config = _Frozen
@@ -256,6 +294,7 @@ class DeviceConfig(BaseModel):
     inter_node_gb_s: Fact
     devices_per_node: Fact
     further: dict[str, Fact] = {}
+    time: dict[TimeFact, Fact] = {}
     reserve: tuple[ReserveItem, ...] = ()
     sources: dict[str, Text]
     notes: Text | None = None
@@ -265,6 +304,22 @@ class DeviceConfig(BaseModel):
         for field, fact in self.facts().items():
             if fact.source not in self.sources:
                 raise ValueError(f"{field}: the source {fact.source!r} is not listed under sources")
+        return self
+
+    @model_validator(mode="after")
+    def _time_is_whole(self) -> Self:
+        """All figures of time or none, none of them zero but by choice, each between its ends, shares at most one."""
+        missing = [name for name in get_args(TimeFact) if name not in self.time] if self.time else []
+        if missing:
+            raise InputError("time is not predicted of a part of its figures", field="time", allowed=", ".join(missing))
+        for name, fact in self.time.items():
+            most = 1 if name.endswith(("_share", "_ratio", "_rate")) else 1e15
+            ends: list[Any] = [end for end in (fact.low, fact.value, fact.high) if end is not None]
+            if isinstance(fact.value, tuple) or ends != sorted(ends) or not _positive(name, ends) or ends[-1] > most:
+                allowed = (
+                    f"low, value and high in this order, {'from' if name in _FREE else 'above'} 0, at most {most:g}"
+                )
+                raise InputError("out of range", field=f"time.{name}", value=fact.value, allowed=allowed)
         return self
 
     @model_validator(mode="after")
@@ -283,14 +338,24 @@ class DeviceConfig(BaseModel):
         return self.runtime_total_bytes.model_copy(update={"verified": False, "note": said})
 
     def facts(self) -> dict[str, Fact | ReserveItem]:
-        """Every sourced figure by its name: the fields of this class, then `further.*`, then `reserve.*`."""
+        """Every sourced figure by its name: the fields of this class, then `further.*`, `time.*` and `reserve.*`."""
         own = {field: value for field, value in self if isinstance(value, Fact)}
         further = {f"further.{name}": fact for name, fact in self.further.items()}
+        further |= {f"time.{name}": fact for name, fact in self.time.items()}
         return {**own, **further, **{f"reserve.{item.name}": item for item in self.reserve}}
 
     def second_hand(self, fact: Fact | ReserveItem) -> bool:
         """Whether the source of a figure repeats it from elsewhere, so that reading it there verifies little."""
         return self.sources[fact.source].startswith(SECOND_HAND)
+
+
+_FREE: Final = frozenset(  # what may cost nothing
+    {"launch_floor_us", "host_launch_us", "collective_latency_us", "step_latency_us", "network_latency_us"}
+)
+
+
+def _positive(name: str, ends: list[Any]) -> bool:
+    return all(end > 0 or (name in _FREE and end == 0) for end in ends)
 
 
 Config = TypeVar("Config", bound=BaseModel)

@@ -1,4 +1,7 @@
-"""Counts of tokens as people write them: `8k`, `128k`, `1M`, `16_384`, `1e4`. k is 1,024 and M 1,048,576."""
+"""Counts of tokens as people write them: `8k`, `128k`, `1M`, `16_384`, `1e4`. k is 1,024 and M 1,048,576.
+
+B and T, of the tokens of a training, are 10^9 and 10^12.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from typing import Any, Final
 from mla_cost.errors import shown
 
 SHOULD_BE: Final = "must be a whole number such as 16384, 16_384, 16k or 1M"
-_TEXT: Final = re.compile(r"(-?\d[\d_]{0,60}(?:\.\d{1,6})?)(?:[eE]\+?(\d{1,2})|([kKmM]))?")
-_TIMES: Final = {"": 1, "k": 1024, "m": 1024**2}
+_TEXT: Final = re.compile(r"(-?\d[\d_]{0,60}(?:\.\d{1,6})?)(?:[eE]\+?(\d{1,2})|([kKmMbBtT]))?")
+_TIMES: Final = {"": 1, "k": 1024, "m": 1024**2, "b": 10**9, "t": 10**12}
 
 
 def count_of(given: Any) -> Any:

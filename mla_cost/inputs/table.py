@@ -49,6 +49,7 @@ LAYERS: Final[frozenset[Reader]] = frozenset({"layers"})
 STATES: Final[frozenset[Reader]] = frozenset({"states"})
 PIPELINES: Final[frozenset[Reader]] = frozenset({"pipelines"})
 VERDICTS: Final[frozenset[Reader]] = frozenset({"verdicts"})
+NO_BYTES: Final[frozenset[Reader]] = frozenset()  # of what time alone depends on
 
 # the headings of a command's help, in order
 PRICED: Final = "What is priced"
@@ -58,7 +59,8 @@ STEP: Final = "The step and what is kept"
 BLOCKS: Final = "Blocks in a row (scope attention)"
 CODE: Final = "Whose implementation"
 MEMORY: Final = "Memory"
-GROUPS: Final = (PRICED, ATTENTION, MESH, STEP, CODE, BLOCKS, MEMORY)
+TIME: Final = "Time"
+GROUPS: Final = (PRICED, ATTENTION, MESH, STEP, CODE, BLOCKS, MEMORY, TIME)
 
 
 class Idle(NamedTuple):
@@ -128,6 +130,8 @@ _STAGE_LAYERS: Final = Setting(
 )  # fmt: skip
 
 
+# a setting of time: no byte depends on it, so neither a sweep's arrays nor a search ask for it
+_OF_TIME: Final[Mapping[str, Any]] = {"reads": NO_BYTES, "axes": NOWHERE, "group": TIME}
 _UNGATHERED: Final = (
     Idle(
         {"sharding": tuple(name for name, row in SHARDINGS.items() if row.gathers is None)},
@@ -155,6 +159,12 @@ _WITHOUT_OWNERS: Final = tuple(_without_owners())
 
 def _choice(values: Any, default: str | None, **row: Any) -> Any:
     return {"kind": "choice", "values": get_args(values), "default": default, **row}
+
+
+_OVERLAP: Final[Mapping[str, Any]] = {
+    **_choice(Switched, None, none=True, unsaid="as the profile has it by default", scopes=MODEL, example="on"),
+    **_OF_TIME,
+}
 
 
 # one paragraph a row
@@ -417,6 +427,49 @@ _ROWS: Final = (
     Setting(
         "reserve", MEMORY, "Override a reserve item of the device", "entries", default={}, unit="bytes",
         metavar="ITEM=BYTES", reads=VERDICTS, axes=NOWHERE, example="'runtime context=1GiB'",
+    ),
+    Setting(
+        name="devices_per_node", help="Devices that share the fast links of a node", kind="count", unit="devices",
+        least=1, most=2**16, none=True, unsaid="the device's own by default", example="8", **_OF_TIME,
+    ),
+    Setting(
+        name="axis_order", help="Mesh axes over devices, innermost first", kind="text", most=40,
+        default="tp-cp-ep-dp-pp", unsaid="Megatron's tp-cp-ep-dp-pp by default", metavar="ORDER", scopes=MODEL,
+        example="tp-cp-dp-ep-pp", **_OF_TIME,
+    ),
+    Setting(
+        name="graphs", help="Whether kernels are launched by graphs, without the host", **_choice(Switched, "off"),
+        example="on", **_OF_TIME,
+    ),
+    Setting(
+        name="launch_floor", help="What every kernel takes at least; 0 for one persistent kernel a region",
+        kind="count", unit="ns", least=0, most=10**9, none=True, unsaid="the device's own by default", example="0",
+        **_OF_TIME,
+    ),
+    Setting(
+        name="tp_overlap", help="Whether products hide tensor-parallel exchanges", **_OVERLAP,
+    ),
+    Setting(
+        name="expert_overlap", help="Whether other micro-batches hide experts' exchanges", **_OVERLAP,
+    ),
+    Setting(
+        name="gradient_overlap", help="Whether backward hides the reduction of gradients",
+        **_OVERLAP,
+    ),
+    Setting(
+        name="gather_overlap", help="Whether forward hides the gathering of weights", **_OVERLAP,
+    ),
+    Setting(
+        name="p2p_overlap", help="Whether passes hide what goes from stage to stage", **_OVERLAP,
+    ),
+    Setting(
+        name="tokens", help="Tokens of a whole training, for its days and device-hours; 14.8T", kind="tokens",
+        unit="tokens", least=1, most=2**60, none=True, unsaid="not told by default", scopes=MODEL, example="14.8T",
+        **_OF_TIME,
+    ),
+    Setting(
+        name="price", help="Price of a device-hour, for that of the training", kind="text", most=20, none=True,
+        unsaid="not told by default", metavar="AMOUNT", scopes=MODEL, example="2.10", **_OF_TIME,
     ),
     Setting(
         "published", PRICED, "A published figure to print beside the answer", "text", most=200, none=True, flag=False,

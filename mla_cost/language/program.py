@@ -302,8 +302,9 @@ class Profile(NamedTuple):
     not be absent, with the reason. recomputes: policies without output that its texts have pieces for. losses: the
     values of cross_entropy that its head knows. allowances: budgeted beside what its programs count. reentrant: its
     checkpoints run a part again to its end and go back through it by themselves. staging: by dispatcher, what lies
-    outside torch. shardings: its own ways to share optimizer states, any where empty. notes: reported with every
-    answer.
+    outside torch. shardings: its own ways to share optimizer states, any where empty. overlaps: the
+    settings of overlap that it has on where nothing is said. once_per_node: dispatchers that send a row to a node once
+    and on from there. notes: reported with every answer.
     """
 
     name: str
@@ -321,6 +322,8 @@ class Profile(NamedTuple):
     reentrant: bool = False
     staging: Mapping[str, Staging] = MappingProxyType({})
     shardings: tuple[str, ...] = ()
+    overlaps: tuple[str, ...] = ()
+    once_per_node: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def pieces(self, layer: str) -> Mapping[str, Piece]:

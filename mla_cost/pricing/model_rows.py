@@ -18,6 +18,7 @@ from mla_cost.pricing.rows import illegal
 from mla_cost.pricing.stage import StageActivations
 from mla_cost.pricing.stage_work import communications, flops
 from mla_cost.pricing.step_traffic import Totals
+from mla_cost.pricing.times import step_time
 from mla_cost.pricing.whole_model import StageCost, evaluated, parallel_of, reported, verdict, worst_of
 from mla_cost.results import Breakdown, Communication, Memory, PeakEvent, Result, Stage, Verdict
 
@@ -61,7 +62,17 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
             *model_notes(model, settings, costs),
             *notes.notes(model, settings, point, device=device is not None),
         ),
+        time=step_time(model, device, chosen, costs, traffic, _model_flops(costs, chosen)),
     )
+
+
+def _model_flops(costs: Sequence[StageCost], settings: PlanSettings) -> int:
+    """Of all ranks in one optimizer step, as the numerator of model flops utilisation counts them."""
+    alike = {id(cost.costs): cost for cost in costs}
+    each = {key: flops(cost, settings) for key, cost in alike.items()}
+    of_stages = (each[id(cost.costs)] for cost in costs)
+    ranks = settings.tp * settings.sp * settings.dp
+    return sum((it.forward.model or 0) + (it.backward.model or 0) for it in of_stages) * ranks
 
 
 def _require_exact(worst: StageCost, traffic: Sequence[Communication]) -> None:

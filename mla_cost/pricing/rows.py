@@ -22,6 +22,7 @@ from mla_cost.pricing.compile import form_of, timeline
 from mla_cost.pricing.notes import why_no_layout
 from mla_cost.pricing.resolve import Illegal, Point, resolve
 from mla_cost.pricing.step_traffic import Totals, collectives
+from mla_cost.pricing.times import block_time
 from mla_cost.results import (
     Beside,
     Breakdown,
@@ -144,6 +145,7 @@ def numbers(model: ModelConfig, device: DeviceConfig | None, settings: PlanSetti
         flops=Flops(_flops(it, "forward", settings.causal), _flops(it, "backward", settings.causal)),
         compared_to_explicit=(),
         verdict=verdicts.verdict(model, device, settings, it) if device else None,
+        time=block_time(it, device, settings),
     )
 
 

@@ -204,6 +204,51 @@ class Verdict(NamedTuple):
     least_headroom_bytes: int | None = None
 
 
+class Seconds(NamedTuple):
+    """A duration and its band, from the spread of the device's ceilings. Seconds."""
+
+    seconds: float
+    low: float
+    high: float
+
+
+class TimePart(NamedTuple):
+    """A part of a time. limit: what sets it: compute, memory, launch, link, host, schedule."""
+
+    name: str
+    seconds: float
+    limit: str
+
+
+class Time(NamedTuple):
+    """How long it takes, as far as the device's ceilings tell. Seconds; docs/time.md says what is modelled.
+
+    Attention scope: forward and backward of the blocks. Model scope: one optimizer step; forward and backward are
+    those of one micro-batch on the slowest stage. parts add up to total. exposed, hidden: of collectives, by axis.
+    idle: what the schedule leaves of the step to the stage that waits least, closed_idle: by the closed formula.
+    """
+
+    total: Seconds
+    forward: Seconds
+    backward: Seconds
+    parts: tuple[TimePart, ...]
+    exposed: Mapping[str, float]
+    hidden: Mapping[str, float]
+    inside_bytes: int
+    between_bytes: int
+    bound: str
+    tokens_per_second: float | None = None
+    tokens_per_second_per_device: float | None = None
+    model_flops_utilisation: float | None = None
+    idle: float | None = None
+    closed_idle: float | None = None
+    days: float | None = None
+    device_hours: float | None = None
+    price: float | None = None
+    estimated: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class Beside(NamedTuple):
     """The same blocks op by op under an eager kernel, where a fused one was chosen for them. Bytes."""
 
@@ -232,7 +277,7 @@ class Result(NamedTuple):
     compared_to_explicit: tuple[Difference, ...]
     verdict: Verdict | None
     notes: tuple[str, ...] = ()
-    time: None = None
+    time: Time | None = None
     beside: Beside | None = None
 
 

@@ -114,21 +114,30 @@ def _pairs(forms: Sequence[str], schemes: Sequence[Scheme]) -> Iterator[tuple[st
                 yield form, scheme
 
 
-def _row(
-    model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, form: str, scheme: Scheme, node: int
-) -> Row:
+def priced(
+    model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, form: str, scheme: Scheme
+) -> BlockFigures | str:
+    """The figures of one form under one scheme, or why it has no program.
+
+    With the kernel that was named, else the first that trains it on the device, or any fused one.
+    """
     asked = settings.model_copy(update={"scheme": scheme.name})
     kernels = [settings.kernel] if is_stated(settings, "kernel") else _kernels(model, device, form, asked)
     why = ""
     for kernel in kernels:
         try:
             point = resolve(model, form, asked.model_copy(update={"kernel": kernel}), whoever=True)
-            it = figures(point, device.family if device else "none", settings.layers)
+            return figures(point, device.family if device else "none", settings.layers)
         except Illegal as error:
             why = why or str(error)
-            continue
-        return _priced(it, form, scheme, settings, node)
-    return Row(form, scheme.name, kernels[0], why=why)
+    return why
+
+
+def _row(
+    model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, form: str, scheme: Scheme, node: int
+) -> Row:
+    it = priced(model, device, settings, form, scheme)
+    return Row(form, scheme.name, "", why=it) if isinstance(it, str) else _priced(it, form, scheme, settings, node)
 
 
 def _kernels(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> list[str]:

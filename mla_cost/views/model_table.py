@@ -23,6 +23,7 @@ from mla_cost.views.parts import (
     reserve_line,
     verdict_text,
 )
+from mla_cost.views.times import step_times
 from mla_cost.views.units import gib
 
 COLUMNS = (
@@ -55,6 +56,8 @@ def model_table(plan: Plan, *, every_stage: bool = False, notes: bool = True) ->
         parts += [items(reported)] if reported else []
         priced = [result for result in results if result.memory.stages]
         parts += list(_stages(priced, plan.inputs["stage"], every_stage)) if priced else []
+        times = list(step_times(priced))
+        parts += [Text(""), *times] if times else []
     return Group(*parts, *([Text(""), *_small_print(plan)] if notes else []))
 
 

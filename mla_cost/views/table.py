@@ -24,6 +24,7 @@ from mla_cost.views.parts import (
     refused,
     verdict_text,
 )
+from mla_cost.views.times import block_times
 from mla_cost.views.units import gib, readable, sent, signed
 
 LARGEST = 4  # tensors listed per form
@@ -52,6 +53,7 @@ def plan_table(plan: Plan, *, bars: bool = False, notes: bool = True) -> Rendera
         parts += [Text(""), Text(device_line(plan, device, results), style="bold"), _verdicts(results)]
         reported = [(r.form, r.verdict.reason) for r in results if r.verdict is not None and refused(r)]
         parts += [items(reported)] if reported else []
+        parts += block_times(results)
     if bars:
         from mla_cost.views.bars import form_bars
 

@@ -332,6 +332,7 @@ PROFILE = Profile(
         ),
     ),
     shardings=("ddp", "distributed"),
+    once_per_node=("deepep", "hybridep"),
     staging={"deepep": Staging(deepep_buffers, _DEEPEP), "hybridep": Staging(hybridep_buffers, _HYBRIDEP)},
     notes=(
         (

@@ -1,0 +1,429 @@
+"""How long a plan takes: blocks forward and backward, or an optimizer step of the whole model.
+
+Time is never below what a limit allows, is told with the band that the device's ceilings leave, and is None where the
+device's file has no ceilings. The model is on one page: docs/time.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from mla_cost.declared.profiles import PROFILES
+from mla_cost.errors import InputError
+from mla_cost.inputs.config import DeviceConfig, ModelConfig
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.language.evaluate import Evaluation
+from mla_cost.language.machine import DTYPE_BYTES
+from mla_cost.language.schedule import PassKind, ScheduledPass
+from mla_cost.mesh.schedule import schedule_of, size_of
+from mla_cost.pricing.block import BlockFigures
+from mla_cost.pricing.stage import ChunkCost
+from mla_cost.pricing.step_traffic import hidden_states
+from mla_cost.pricing.whole_model import StageCost, parallel_of
+from mla_cost.results import Communication, Seconds, Time, TimePart
+from mla_cost.timing import rules, step
+from mla_cost.timing.ceilings import ENDS, Ceilings, ceilings, has_ceilings
+from mla_cost.timing.placement import placement
+from mla_cost.timing.work import PhaseTime, Traffic, group_of, timed, work_of
+
+HIDES: Final = {"tp": "tp_overlap", "ep": "expert_overlap"}  # axes whose exchanges a pass can hide under its own work
+# what a pass goes through: what backward makes again belongs to it
+PASSES: Final = {"forward": ("forward",), "backward": ("recompute", "backward")}
+NAMES: Final = {
+    "gemm": "products",
+    "grouped_gemm": "expert products",
+    "attention": "fused attention",
+    "elementwise": "memory-bound ops",
+    "rope": "rotary embedding",
+    "permutation": "permuting rows",
+    "loss": "loss",
+}
+
+
+class Pricing(NamedTuple):
+    """What every time of a plan depends on beside its programs: a device at one end of its band, and settings."""
+
+    on: Ceilings
+    by: Traffic
+    causal: bool
+    graphs: bool
+    hidden_axes: frozenset[str]
+
+
+def switched(settings: PlanSettings, name: str) -> bool:
+    """Whether an overlap is on: as stated, else as the profile has it."""
+    stated = getattr(settings, name)
+    return name in PROFILES[settings.profile].overlaps if stated is None else stated == "on"
+
+
+def pricing(device: DeviceConfig, settings: PlanSettings, end: Any, chosen: int = 1) -> Pricing:
+    """What times stand on. chosen: experts per token."""
+    on = ceilings(device, end, settings.devices_per_node)
+    if settings.launch_floor is not None:
+        on = on._replace(launch=settings.launch_floor * 1e-9)
+    lie = placement(settings, settings.axis_order, on.domain)
+    dispatch = settings.dispatcher in PROFILES[settings.profile].once_per_node
+    hidden = frozenset(axis for axis, name in HIDES.items() if switched(settings, name))
+    return Pricing(on, Traffic(lie, dispatch, chosen), settings.causal, settings.graphs == "on", hidden)
+
+
+def program_times(at: Evaluation, how: Pricing) -> dict[str, PhaseTime]:
+    """Every phase of an evaluated program."""
+    account = work_of(at.account.timeline)
+    amounts = [amount.at(at.values) for amount in account.summed]
+    return timed(account, amounts, how.on, how.causal, at.values, how.by)
+
+
+class Pass(NamedTuple):
+    """A way through programs, forward or backward. Seconds.
+
+    device: by class; links: by axis, all of it; hidden: of links, by axis; host: what launching takes.
+    """
+
+    device: Mapping[str, float]
+    links: Mapping[str, float]
+    hidden: Mapping[str, float]
+    host: float
+
+    @property
+    def computing(self) -> float:
+        """On the device, or waiting for the host."""
+        return max(sum(self.device.values()), self.host)
+
+    @property
+    def waits(self) -> float:
+        """For the host, beyond what the device does meanwhile."""
+        return self.computing - sum(self.device.values())
+
+    @property
+    def exposed(self) -> dict[str, float]:
+        """Of collectives, by axis, what nothing hides."""
+        return {axis: seconds - self.hidden.get(axis, 0.0) for axis, seconds in self.links.items()}
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.computing + sum(self.exposed.values())
+
+
+def passed(parts: Sequence[Mapping[str, PhaseTime]], way: str, how: Pricing, more: float = 0.0) -> Pass:
+    """One way through programs in a row. more: seconds of memory-bound work beside them."""
+    device: dict[str, float] = {"elementwise": more} if more else {}
+    links: dict[str, float] = {}
+    launches = 0
+    for phase in (part[name] for part in parts for name in PASSES[way]):
+        launches += phase.launches
+        for into, amounts in ((device, phase.device), (links, phase.links)):
+            for name, seconds in amounts.items():
+                into[name] = into.get(name, 0.0) + seconds
+    left, hidden = sum(device.values()), {}
+    for axis in how.hidden_axes & links.keys():
+        hidden[axis] = min(links[axis], left)
+        left -= hidden[axis]
+    return Pass(device, links, hidden, 0.0 if how.graphs else launches * how.on.host)
+
+
+# ---- the attention scope
+
+
+def block_time(it: BlockFigures, device: DeviceConfig | None, settings: PlanSettings) -> Time | None:
+    """Forward and backward of equal blocks; None without a device, or ceilings of it."""
+    if device is None or not has_ceilings(device):
+        return None
+    found = [_block(it, pricing(device, settings, end)) for end in ENDS]
+    slow, (forward, backward), fast = found
+    ways = [(one.seconds, two.seconds) for one, two in (fast, (forward, backward), slow)]
+    both = [forward, backward]
+    on = pricing(device, settings, "middle")
+    sent = _sent_by_link([it.at], it.layers, on)
+    return Time(
+        total=_band([sum(way) for way in ways]),
+        forward=_band([way[0] for way in ways]),
+        backward=_band([way[1] for way in ways]),
+        parts=tuple(_parts(both)),
+        exposed=_summed(way.exposed for way in both),
+        hidden=_summed(way.hidden for way in both),
+        inside_bytes=sent.inside,
+        between_bytes=sent.between,
+        bound=_bound(both),
+        estimated=on.on.estimated,
+    )
+
+
+def _block(it: BlockFigures, how: Pricing) -> tuple[Pass, Pass]:
+    times = program_times(it.at, how)
+    one, two = (_times(passed([times], way, how), it.layers) for way in PASSES)
+    return one, two
+
+
+def _times(one: Pass, count: int) -> Pass:
+    def each(amounts: Mapping[str, float]) -> dict[str, float]:
+        return {name: count * seconds for name, seconds in amounts.items()}
+
+    return Pass(each(one.device), each(one.links), each(one.hidden), count * one.host)
+
+
+def _band(found: Sequence[float]) -> Seconds:
+    """fast, middle, slow."""
+    return Seconds(found[1], found[0], found[2])
+
+
+def _parts(ways: Sequence[Pass]) -> Iterator[TimePart]:
+    """What the ways are made of, largest first: classes on the device, waiting for the host, exposed exchanges."""
+    device = _summed(way.device for way in ways)
+    found = [TimePart(NAMES[name], seconds, _limit_of(name)) for name, seconds in device.items()]
+    found.append(TimePart("waiting for the host", sum(way.waits for way in ways), "host"))
+    exposed = _summed(way.exposed for way in ways)
+    found += [TimePart(f"exchanges over {axis}", seconds, "link") for axis, seconds in exposed.items()]
+    yield from sorted((part for part in found if part.seconds > 0), key=lambda part: -part.seconds)
+
+
+def _limit_of(work: str) -> str:
+    return "compute" if work in {"gemm", "grouped_gemm", "attention"} else "memory"
+
+
+def _summed(each: Any) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for amounts in each:
+        for name, seconds in amounts.items():
+            found[name] = found.get(name, 0.0) + seconds
+    return found
+
+
+def _bound(ways: Sequence[Pass]) -> str:
+    """What sets most of a time: compute, memory, link or host."""
+    amounts: dict[str, float] = {}
+    for part in _parts(ways):
+        amounts[part.limit] = amounts.get(part.limit, 0.0) + part.seconds
+    return max(amounts, key=lambda name: amounts[name], default="compute")
+
+
+def _sent_by_link(programs: Sequence[Evaluation], times: int, how: Pricing) -> rules.Sent:
+    """Wire bytes of programs by the class of their links."""
+    inside = between = 0.0
+    for at in programs:
+        account = at.account
+        for called, (_, wire) in zip(account.timeline.collectives, account.payloads, strict=True):
+            amounts = rules.sent(called.kind, at.sizes[wire], group_of(called, at.values, how.by.lie))
+            inside, between = inside + times * amounts.inside, between + times * amounts.between
+    return rules.Sent(round(inside), round(between))
+
+
+# ---- the model scope
+
+
+class StageTime(NamedTuple):
+    """One stage: the passes of its chunks, and what follows the last of them. Seconds.
+
+    reduction, gathering: exchanges that keep weights equal, all of them; optimizer: the update itself.
+    """
+
+    chunks: tuple[tuple[Pass, Pass], ...]
+    reduction: Mapping[str, float]
+    gathering: Mapping[str, float]
+    optimizer: float
+
+    @property
+    def once(self) -> float:
+        """Every chunk forward and backward, one micro-batch."""
+        return sum(one.seconds + two.seconds for one, two in self.chunks)
+
+
+class StepTime(NamedTuple):
+    """A step at one end of the band. Seconds. passes: of the schedule; slowest: the stage that works most."""
+
+    stages: tuple[StageTime, ...]
+    passes: float
+    slowest: int
+    hop: float
+    reduction: Mapping[str, float]
+    hidden: Mapping[str, float]
+    optimizer: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.passes + sum(self.reduction.values()) + self.optimizer
+
+
+def step_time(
+    model: ModelConfig,
+    device: DeviceConfig | None,
+    settings: PlanSettings,
+    costs: Sequence[StageCost],
+    traffic: Sequence[Communication],
+    model_flops: int,
+) -> Time | None:
+    """One optimizer step. model_flops: of all ranks, for the utilisation. None without a device, or ceilings of it."""
+    if device is None or not has_ceilings(device):
+        return None
+    chosen = model.num_experts_per_token or 1
+    slow, middle, fast = (
+        one_step(model, settings, costs, traffic, pricing(device, settings, end, chosen)) for end in ENDS
+    )
+    how = pricing(device, settings, "middle", chosen)
+    at, world = middle.stages[middle.slowest], parallel_of(settings).world
+    trained = settings.seq_len * settings.micro_batch * settings.micro_batches * settings.dp
+    ways = [way for pair in at.chunks for way in pair]
+    every = [_times(way, settings.micro_batches) for way in ways]
+    idle = middle.passes - settings.micro_batches * at.once
+    peak = how.on.peak_bf16 if settings.dtype != "fp32" else how.on.peak_fp32
+    seconds = middle.seconds
+    segments = [it for chunk in costs[middle.slowest].costs for it in chunk.segments]
+    sent = _sent_by_link([it.at for it in segments], settings.micro_batches, how)
+    days, hours, price = _training(settings, trained, seconds, world)
+    return Time(
+        total=Seconds(seconds, fast.seconds, slow.seconds),
+        forward=_band([sum(one.seconds for one, _ in end.stages[end.slowest].chunks) for end in (fast, middle, slow)]),
+        backward=_band([sum(two.seconds for _, two in end.stages[end.slowest].chunks) for end in (fast, middle, slow)]),
+        parts=(*_parts(every), *_tail(middle, idle)),
+        exposed=_summed([*(way.exposed for way in every), middle.reduction]),
+        hidden=_summed([*(way.hidden for way in every), middle.hidden]),
+        inside_bytes=sent.inside,
+        between_bytes=sent.between,
+        bound=_bound(every),
+        tokens_per_second=trained / seconds,
+        tokens_per_second_per_device=trained / seconds / world,
+        model_flops_utilisation=model_flops / (seconds * peak * world),
+        idle=idle,
+        closed_idle=_closed_idle(settings, at.once),
+        days=days,
+        device_hours=hours,
+        price=price,
+        estimated=how.on.estimated,
+        notes=tuple(_notes(every)),
+    )
+
+
+def _tail(at: StepTime, idle: float) -> Iterator[TimePart]:
+    yield TimePart("idle in the pipeline", max(idle, 0.0), "schedule")
+    for axis, seconds in at.reduction.items():
+        if seconds:
+            yield TimePart(f"keeping weights equal over {axis}", seconds, "link")
+    yield TimePart("optimizer", at.optimizer, "memory")
+
+
+def _closed_idle(settings: PlanSettings, once: float) -> float:
+    """(p - 1) / (v m) of the work of a stage: what a pipeline of equal stages leaves."""
+    parallel = parallel_of(settings)
+    return (parallel.pp - 1) * once / parallel.chunks
+
+
+def _training(
+    settings: PlanSettings, trained: int, seconds: float, world: int
+) -> tuple[float | None, float | None, float | None]:
+    """Days, device-hours and their price; None where no number of tokens is stated."""
+    if settings.tokens is None:
+        return None, None, None
+    whole = settings.tokens / trained * seconds
+    hours = whole / 3600 * world
+    return whole / 86400, hours, _price(settings.price, hours)
+
+
+def _price(price: str | None, hours: float) -> float | None:
+    if price is None:
+        return None
+    try:
+        amount = float(price)
+    except ValueError:
+        amount = -1.0
+    if not 0 <= amount <= 1e9:
+        raise InputError("not a price of a device-hour", field="price", value=price, allowed="a number such as 2.10")
+    return amount * hours
+
+
+def _notes(ways: Sequence[Pass]) -> Iterator[str]:
+    waits, every = sum(way.waits for way in ways), sum(way.seconds for way in ways)
+    if waits > 0.1 * every:
+        yield f"host bound: {waits / every:.0%} of the passes wait for launches; graphs on takes them away"
+
+
+def one_step(
+    model: ModelConfig,
+    settings: PlanSettings,
+    costs: Sequence[StageCost],
+    traffic: Sequence[Communication],
+    how: Pricing,
+) -> StepTime:
+    """A step at one end of the band."""
+    alike: dict[int, StageTime] = {}
+    known: dict[int, dict[str, PhaseTime]] = {}
+    for cost, sent in zip(costs, traffic, strict=True):
+        if id(cost.costs) not in alike:
+            alike[id(cost.costs)] = stage_time(settings, cost, sent, how, known)
+    stages = tuple(alike[id(cost.costs)] for cost in costs)
+    hop = _hop(model, settings, how)
+    parallel = parallel_of(settings)
+    passes = step.step_length(schedule_of(parallel), size_of(parallel), partial(_duration, stages), hop)
+    slowest = max(range(len(stages)), key=lambda at: stages[at].once)
+    reduction, hidden = _reduced(stages, settings)
+    return StepTime(stages, passes, slowest, hop, reduction, hidden, max(stage.optimizer for stage in stages))
+
+
+def _duration(stages: Sequence[StageTime], stage: int, done: ScheduledPass) -> float:
+    return stages[stage].chunks[done.chunk][done.kind is PassKind.BACKWARD].seconds
+
+
+def stage_time(
+    settings: PlanSettings, cost: StageCost, sent: Communication, how: Pricing, known: dict[int, dict[str, PhaseTime]]
+) -> StageTime:
+    """The passes of a stage, its exchanges of the step and its update. known: programs timed so far."""
+    chunks = tuple(_chunk(chunk, settings, how, known) for chunk in cost.costs)
+    links: dict[bool, dict[str, float]] = {False: {}, True: {}}
+    for call in sent.collectives:
+        if call.phase == "step":
+            group = how.by.lie.of(call.axis, call.group_size)
+            seconds = rules.collective(how.on, call.kind, call.kind, call.wire_bytes / call.count, group) * call.count
+            into = links[call.kind == "all_gather"]
+            into[call.axis] = into.get(call.axis, 0.0) + seconds
+    held = cost.states
+    through = 2 * held.optimizer_bytes + held.gradient_bytes + held.weight_bytes
+    return StageTime(chunks, links[False], links[True], rules.moved(how.on, "optimizer", through, 1).seconds)
+
+
+def _chunk(
+    chunk: ChunkCost, settings: PlanSettings, how: Pricing, known: dict[int, dict[str, PhaseTime]]
+) -> tuple[Pass, Pass]:
+    parts = []
+    added = 0.0
+    for it in chunk.segments:
+        if id(it.at) not in known:
+            known[id(it.at)] = program_times(it.at, how)
+        parts.append(known[id(it.at)])
+        added += _adding(it.at, settings)
+    more = added / rules.memory_rate(how.on, "elementwise")
+    return passed(parts, "forward", how), passed(parts, "backward", how, more)
+
+
+def _adding(at: Evaluation, settings: PlanSettings) -> int:
+    """Bytes of adding gradients of weights, where they are tensors of their own, to buffers that stand."""
+    wide, size = DTYPE_BYTES[settings.gradient_dtype], DTYPE_BYTES[settings.dtype]
+    made = at.gradient_bytes()
+    return made + 2 * made * wide // size
+
+
+def _hop(model: ModelConfig, settings: PlanSettings, how: Pricing) -> float:
+    """What hidden states need from a stage to the next."""
+    if settings.pp == 1 or switched(settings, "p2p_overlap"):
+        return 0.0
+    amount = hidden_states(settings, model.dims.hidden, DTYPE_BYTES[settings.dtype])
+    group = how.by.lie.of("pp", settings.pp)
+    return float(rules.collective(how.on, "point_to_point", "point_to_point", amount, group))
+
+
+def _reduced(stages: Sequence[StageTime], settings: PlanSettings) -> tuple[dict[str, float], dict[str, float]]:
+    """Exchanges that keep weights equal, of the stage that has most: exposed, and hidden under a pass."""
+    worst = max(stages, key=lambda stage: sum(stage.reduction.values()) + sum(stage.gathering.values()))
+    exposed: dict[str, float] = {}
+    hidden: dict[str, float] = {}
+    ways = (("gradient_overlap", worst.reduction, 1), ("gather_overlap", worst.gathering, 0))
+    for name, amounts, way in ways:
+        left = sum(pair[way].computing for pair in worst.chunks) if switched(settings, name) else 0.0
+        for axis, seconds in amounts.items():
+            under = min(seconds, left)
+            left -= under
+            exposed[axis] = exposed.get(axis, 0.0) + seconds - under
+            hidden[axis] = hidden.get(axis, 0.0) + under
+    return exposed, hidden

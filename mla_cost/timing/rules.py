@@ -1,0 +1,161 @@
+"""How long one call takes, over numbers or arrays of them: launch, arithmetic, memory and links.
+
+    seconds = launch floor + max(flops / (peak x ceiling x use), bytes / (bandwidth x ceiling))
+
+Use is worked out from the shape: output tiles over the compute units with their last round, the contracted width, rows
+per expert, key positions. Nothing here is fitted to a training run; docs/time.md has the model on one page.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mla_cost.language.numbers import ceil_divide, maximum, minimum, where
+from mla_cost.timing.ceilings import Ceilings
+
+OF_MEMORY = {"rope": "rope", "permutation": "permutation", "loss": "loss"}  # classes with a ceiling of their own
+
+
+class Limits(NamedTuple):
+    """What a call needs of each limit. Seconds; its time is launch + the larger of the others."""
+
+    launch: Any
+    compute: Any
+    memory: Any
+
+    @property
+    def seconds(self) -> Any:
+        """How long it takes."""
+        return self.launch + maximum(self.compute, self.memory)
+
+
+def memory_rate(on: Ceilings, work: str) -> float:
+    """Bytes a second that a kernel of this class moves."""
+    return on.bandwidth * float(getattr(on, OF_MEMORY.get(work, "memory")))
+
+
+def moved(on: Ceilings, work: str, total_bytes: Any, launches: Any) -> Limits:
+    """Kernels that only move memory."""
+    return Limits(launches * on.launch, 0.0, total_bytes / memory_rate(on, work))
+
+
+class Shape(NamedTuple):
+    """Of a product: so many of m by k times k by n; grouped, m is the rows of all groups. Numbers or arrays."""
+
+    batch: Any
+    m: Any
+    n: Any
+    k: Any
+
+
+def tile_use(on: Ceilings, shape: Shape) -> Any:
+    """The part of the device's arithmetic that whole rounds of output tiles put to use, from 0 to 1.
+
+    Tiles are square; half as wide ones fill the device sooner, and run at a part of the rate.
+    """
+    return maximum(_filled(on, shape, on.tile), on.small_tile * _filled(on, shape, on.tile / 2))
+
+
+def _filled(on: Ceilings, shape: Shape, width: float) -> Any:
+    batch, m, n, _ = shape
+    side = int(width)
+    tiles = ceil_divide(m, side) * ceil_divide(n, side) * batch
+    rounds = ceil_divide(tiles, int(on.units))
+    return m * n * batch / (rounds * (on.units * side * side))
+
+
+def rises(amount: Any, half: float) -> Any:
+    """From 0 to 1: a half at `half`."""
+    return amount / (amount + half)
+
+
+def multiplied(on: Ceilings, dtype: str, flops: Any, total_bytes: Any, shape: Shape) -> Limits:
+    """A product, or a batch of equal ones."""
+    peak = on.peak_fp32 if dtype == "fp32" else on.peak_bf16
+    rate = peak * on.gemm * rises(shape.k, on.depth_half) * tile_use(on, shape)
+    return Limits(on.launch, flops / rate, total_bytes / memory_rate(on, "gemm"))
+
+
+def multiplied_by_groups(
+    on: Ceilings, dtype: str, flops: Any, total_bytes: Any, shape: Shape, ratio: float = 1.0
+) -> Limits:
+    """A product by groups of rows, evenly filled. ratio: of the rate of forward."""
+    peak = on.peak_fp32 if dtype == "fp32" else on.peak_bf16
+    rate = peak * on.grouped * ratio * rises(shape.m / shape.batch, on.rows_half)
+    return Limits(on.launch, flops / rate, total_bytes / memory_rate(on, "gemm"))
+
+
+def attended(on: Ceilings, flops: Any, total_bytes: Any, keys: Any, launches: Any, backward: bool) -> Limits:
+    """Fused attention over so many key positions. flops: as the kernel runs them, masked blocks left out."""
+    rate = on.peak_bf16 * on.attention * rises(keys, on.length_half) * (on.backward_ratio if backward else 1.0)
+    return Limits(launches * on.launch, flops / rate, total_bytes / memory_rate(on, "attention"))
+
+
+# ---- links
+
+
+class Sent(NamedTuple):
+    """What a rank sends of a collective: bytes inside its node, and to others."""
+
+    inside: Any
+    between: Any
+
+
+class Crossing(NamedTuple):
+    """How a group lies on nodes. ranks: of the group; local: of them in a node."""
+
+    ranks: Any
+    local: Any
+
+    @property
+    def nodes(self) -> Any:
+        """Nodes that the group spans."""
+        return ceil_divide(self.ranks, self.local)
+
+
+def sent(kind: str, wire: Any, group: Crossing, once_per_node: Any = 1.0) -> Sent:
+    """Wire bytes by the class of their link.
+
+    Gathers and reductions go by node: what crosses, crosses once for each other node, on the rail of each device.
+    An all-to-all sends each piece to its rank; once_per_node: the part of what crosses that is left where a row that
+    several ranks of a node want is sent there once.
+    """
+    others = maximum(group.ranks - 1, 1)
+    if kind == "all_to_all":
+        between = wire * ((group.ranks - group.local) / others)
+        return Sent(wire - between, between * once_per_node)
+    if kind == "point_to_point":
+        far = where(group.nodes > 1, 1.0, 0.0)
+        return Sent(wire * (1.0 - far), wire * far)
+    between = wire * ((group.nodes - 1) / others)
+    return Sent(wire - between, between)
+
+
+def steps(kind: str, group: Crossing) -> Any:
+    """Rounds of a collective inside a node, one after another."""
+    if kind in {"all_to_all", "point_to_point"}:
+        return 1
+    return (group.local - 1) * (2 if kind == "all_reduce" else 1)
+
+
+def collective(on: Ceilings, kind: str, rate: str, wire: Any, group: Crossing, once_per_node: Any = 1.0) -> Any:
+    """Seconds of one collective. rate: which of the device's rates inside a node it has."""
+    amounts = sent(kind, wire, group, once_per_node)
+    inside = amounts.inside / (on.inside[rate] * _links(on, group))
+    between = amounts.between / on.network
+    crosses = where(group.nodes > 1, 1.0, 0.0)
+    rounds = on.latency + steps(kind, group) * on.step_latency + crosses * on.network_latency
+    carried = inside + between if on.staged else maximum(inside, between)
+    return where(wire > 0, rounds + carried, 0.0 * carried)
+
+
+def _links(on: Ceilings, group: Crossing) -> Any:
+    """The part of a device's links inside a node that a group can use: over a full mesh, those to its own ranks."""
+    if not on.mesh:
+        return 1.0
+    return minimum(maximum(group.local - 1, 1), on.mesh) / on.mesh
+
+
+def local_ranks(ranks: Any, stride: Any, domain: Any) -> Any:
+    """Ranks of a group in one node, where neighbours in the group are `stride` ranks apart."""
+    return maximum(minimum(ranks, domain // maximum(stride, 1)), 1)

@@ -1,0 +1,198 @@
+"""What a program runs, ready to be timed: every distinct amount once, memory-bound calls of a class summed.
+
+The amounts are polynomials; whoever asks puts numbers or arrays in and hands them to `timed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from mla_cost.language.machine import PROGRAMS, Collective, Timeline
+from mla_cost.language.polynomial import ONE, Polynomial, total
+from mla_cost.language.timeline import KernelRun
+from mla_cost.timing import rules
+from mla_cost.timing.ceilings import Ceilings
+from mla_cost.timing.placement import Placement
+
+MULTIPLIES: Final = frozenset({"gemm", "grouped_gemm", "attention"})
+PHASES: Final = ("forward", "recompute", "backward")
+
+
+class Call(NamedTuple):
+    """One kernel, or all memory-bound ones of a class in a phase, with where its amounts stand in the account.
+
+    shape: batch, m, n, k of a product, else None.
+    """
+
+    phase: str
+    work: str
+    op: str
+    bytes: int
+    launches: int
+    flops: int | None
+    shape: tuple[int, int, int, int] | None
+    dtype: str
+    skips_masked: bool
+    of_weight: bool
+
+
+class Sending(NamedTuple):
+    """One collective, with where its wire bytes stand."""
+
+    phase: str
+    called: Collective
+    wire: int
+
+
+class WorkAccount:
+    """A timeline's work. calls: products one by one, the rest summed by phase and class; each: all one by one."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self._index: dict[Polynomial, int] = {}
+        products = [k for k in timeline.kernels if k.work in MULTIPLIES]
+        self.calls = [*map(self._call, products), *self._sums()]
+        self.sendings = [Sending(c.phase, c, self._number(c.wire)) for c in timeline.collectives]
+        self.summed = tuple(self._index)
+
+    def _number(self, polynomial: Polynomial) -> int:
+        return self._index.setdefault(polynomial, len(self._index))
+
+    def _call(self, kernel: KernelRun) -> Call:
+        return Call(
+            kernel.phase,
+            kernel.work,
+            kernel.op,
+            self._number(total((*kernel.reads, *kernel.writes))),
+            self._number(kernel.launches),
+            None if kernel.flops is None or kernel.work not in MULTIPLIES else self._number(kernel.flops),
+            None if kernel.product is None else self._shape(kernel),
+            kernel.dtype,
+            kernel.skips_masked,
+            kernel.of_weight,
+        )
+
+    def _shape(self, kernel: KernelRun) -> tuple[int, int, int, int]:
+        assert kernel.product is not None
+        batch, m, n, k = map(self._number, kernel.product)
+        return batch, m, n, k
+
+    def _sums(self) -> list[Call]:
+        found: dict[tuple[str, str], list[KernelRun]] = {}
+        for kernel in self.timeline.kernels:
+            if kernel.work not in MULTIPLIES and kernel.collective is None:
+                found.setdefault((kernel.phase, rules.OF_MEMORY.get(kernel.work, "elementwise")), []).append(kernel)
+        calls = []
+        for (phase, work), kernels in found.items():
+            through = self._number(total(part for k in kernels for part in (*k.reads, *k.writes)))
+            launches = self._number(total(k.launches for k in kernels))
+            calls.append(Call(phase, work, "", through, launches, None, None, "", False, False))
+        return calls
+
+    def in_order(self) -> list[Call | Sending]:
+        """Every call by itself, in the order in which they run; amounts that are new are added to the account."""
+        sendings = iter(self.sendings)
+        return [next(sendings) if k.collective is not None else self._call(k) for k in self.timeline.kernels]
+
+    @property
+    def polynomials(self) -> tuple[Polynomial, ...]:
+        """Every amount so far."""
+        return tuple(self._index)
+
+
+@lru_cache(maxsize=PROGRAMS)
+def work_of(timeline: Timeline) -> WorkAccount:
+    """The account of a timeline, made once."""
+    return WorkAccount(timeline)
+
+
+def limits(call: Call, amounts: Sequence[Any], on: Ceilings, causal: bool) -> rules.Limits:
+    """What a call needs of every limit. amounts: the account's, evaluated. causal: half is masked."""
+    through, launches = amounts[call.bytes], amounts[call.launches]
+    if call.flops is None or call.shape is None:
+        return rules.moved(on, call.work, through, launches)
+    flops = amounts[call.flops]
+    shape = rules.Shape(*(amounts[at] for at in call.shape))
+    if call.work == "attention":
+        ran = flops / 2 if causal and call.skips_masked else flops
+        return rules.attended(on, ran, through, shape.n, launches, call.phase == "backward")
+    if call.work == "grouped_gemm":
+        ratio = 1.0 if call.phase != "backward" else on.weight_ratio if call.of_weight else on.input_ratio
+        return rules.multiplied_by_groups(on, call.dtype, flops, through, shape, ratio)
+    return rules.multiplied(on, call.dtype, flops, through, shape)
+
+
+class Traffic(NamedTuple):
+    """How collectives run: where groups lie, how experts' rows are sent, and experts per token."""
+
+    lie: Placement
+    dispatch: bool = False  # whether a dispatcher sends rows, rather than an all-to-all
+    chosen: Any = 1
+
+
+def group_of(called: Collective, values: Mapping[str, Any], lie: Placement) -> rules.Crossing:
+    """How the ranks of a collective lie on nodes; the outer of two groups of a sequence takes one of each inner one."""
+    apart = values["A"] if called.ranks == "C" else 1
+    return lie.of(called.axis, values[called.ranks], apart)
+
+
+def sending_seconds(
+    sending: Sending, amounts: Sequence[Any], on: Ceilings, values: Mapping[str, Any], by: Traffic
+) -> Any:
+    """How long a collective takes."""
+    called = sending.called
+    group = group_of(called, values, by.lie)
+    rate, once = called.kind, 1.0
+    if by.dispatch and called.axis == "ep" and called.kind == "all_to_all":
+        rate, once = "dispatch", rows_per_node(group, by.chosen)
+    return rules.collective(on, called.kind, rate, amounts[sending.wire], group, once)
+
+
+def rows_per_node(group: rules.Crossing, chosen: Any) -> Any:
+    """The part of the rows between nodes that is left where each goes to a node once, choices falling evenly."""
+    by_rank = group.ranks * (1.0 - (1.0 - 1.0 / group.ranks) ** chosen)
+    by_node = group.nodes * (1.0 - (1.0 - 1.0 / group.nodes) ** chosen)
+    return by_node / by_rank
+
+
+class PhaseTime(NamedTuple):
+    """One phase of one program. Seconds. device: by class, as limits give it; links: by axis; launches: kernels."""
+
+    device: Mapping[str, Any]
+    links: Mapping[str, Any]
+    launches: Any
+
+    @property
+    def computing(self) -> Any:
+        """On the device itself."""
+        return sum(self.device.values())
+
+    @property
+    def sending(self) -> Any:
+        """In collectives, were none hidden."""
+        return sum(self.links.values())
+
+
+def timed(
+    account: WorkAccount, amounts: Sequence[Any], on: Ceilings, causal: bool, values: Mapping[str, Any], by: Traffic
+) -> dict[str, PhaseTime]:
+    """Every phase of a program. amounts: of `account.summed`, evaluated at `values`; numbers or arrays."""
+    device: dict[str, dict[str, Any]] = {phase: {} for phase in PHASES}
+    links: dict[str, dict[str, Any]] = {phase: {} for phase in PHASES}
+    launches: dict[str, Any] = dict.fromkeys(PHASES, 0)
+    for call in account.calls:
+        of_class = device[call.phase]
+        of_class[call.work] = of_class.get(call.work, 0.0) + limits(call, amounts, on, causal).seconds
+        launches[call.phase] = launches[call.phase] + amounts[call.launches]
+    for sending in account.sendings:
+        over, seconds = links[sending.phase], sending_seconds(sending, amounts, on, values, by)
+        over[sending.called.axis] = over.get(sending.called.axis, 0.0) + seconds
+        launches[sending.phase] = launches[sending.phase] + 1
+    return {phase: PhaseTime(device[phase], links[phase], launches[phase]) for phase in PHASES}
+
+
+def evaluated(account: WorkAccount, values: Mapping[str, Any]) -> list[Any]:
+    """The amounts of an account at a point."""
+    return [1 if amount is ONE else amount.at(values) for amount in account.polynomials]

@@ -1,0 +1,184 @@
+"""Time is never below what a limit allows, falls with every ceiling, and adds up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mla_cost
+from mla_cost.declared.schedules import SCHEDULES
+from mla_cost.inputs.catalog import device
+from mla_cost.language.schedule import ScheduleSize, length
+from mla_cost.results import Result, Time
+from mla_cost.timing import rules, step
+from mla_cost.timing.ceilings import ENDS, ceilings
+
+NAMES = ("910b-64gb", "a100-80gb", "h800-80gb", "b200-180gb", "mi300x")
+ON = {name: ceilings(device(name)) for name in NAMES}
+SIZES = st.integers(min_value=1, max_value=2**17)
+
+
+def timed(model: str = "deepseek-v3", **asked: Any) -> tuple[Result, Time]:
+    result = next(iter(mla_cost.plan(model, **asked)))
+    assert result.time is not None
+    return result, result.time
+
+
+@given(name=st.sampled_from(NAMES), batch=st.integers(1, 64), m=SIZES, n=SIZES, k=SIZES)
+@settings(max_examples=25, deadline=None)
+def test_a_product_is_never_faster_than_peak_or_memory(name: str, batch: int, m: int, n: int, k: int) -> None:
+    on, flops, through = ON[name], 2 * batch * m * n * k, 2 * batch * (m * k + k * n + m * n)
+    shape = rules.Shape(batch, m, n, k)
+    found = rules.multiplied(on, "bf16", flops, through, shape)
+    assert 0 < rules.tile_use(on, shape) <= 1
+    assert found.seconds >= max(flops / on.peak_bf16, through / on.bandwidth)
+    faster = on._replace(peak_bf16=2 * on.peak_bf16, bandwidth=2 * on.bandwidth)
+    assert rules.multiplied(faster, "bf16", flops, through, shape).seconds <= found.seconds
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    kind=st.sampled_from(("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "point_to_point")),
+    ranks=st.sampled_from((1, 2, 4, 8, 16, 64)),
+    local=st.sampled_from((1, 2, 4, 8)),
+    piece=st.integers(1, 2**34),
+)
+@settings(max_examples=25, deadline=None)
+def test_what_is_sent_needs_its_links(name: str, kind: str, ranks: int, local: int, piece: int) -> None:
+    on, group = ON[name], rules.Crossing(ranks, min(ranks, local))
+    wire = piece if kind == "point_to_point" and ranks > 1 else piece * (ranks - 1)
+    sent = rules.sent(kind, wire, group)
+    assert sent.inside + sent.between == pytest.approx(wire)
+    found = rules.collective(on, kind, kind, wire, group)
+    nominal = {
+        "inside": 1e9 * float(str(device(name).intra_node_gb_s.value)),
+        "between": 1e9 * float(str(device(name).inter_node_gb_s.value)),
+    }
+    assert found >= max(sent.inside / nominal["inside"], sent.between / nominal["between"])
+    assert (found == 0) == (ranks == 1)
+    assert rules.collective(on._replace(network=2 * on.network), kind, kind, wire, group) <= found
+
+
+def test_a_link_of_a_full_mesh_carries_a_seventh() -> None:
+    """An all-to-all of two of eight 910B: one link of 28 GB/s at most, whatever the device's seven have together."""
+    found = rules.collective(ON["910b-64gb"], "all_to_all", "all_to_all", 10**9, rules.Crossing(2, 2))
+    assert found > 1 / 28
+
+
+def test_a_gather_over_two_nodes_sends_each_piece_once_to_the_other() -> None:
+    """16 ranks, 8 a node: (2 - 1) pieces cross, 15 are sent; an all-to-all sends 8 of its 15 across."""
+    assert rules.sent("all_gather", 15, rules.Crossing(16, 8)) == (14, 1)
+    assert rules.sent("all_to_all", 15, rules.Crossing(16, 8)) == (7, 8)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_equal_passes_take_the_slots_of_the_schedule(name: str) -> None:
+    chunks = 1 if SCHEDULES[name].slots is not None and "interleaved" not in name else 2
+    size = ScheduleSize(4, chunks, 8)
+    problems = list(SCHEDULES[name].problems(size))
+    if problems:
+        pytest.skip(problems[0].text)
+    found = step.runs(SCHEDULES[name], size, lambda *_: 1.0, 0.0)
+    assert step.length(found) == length(SCHEDULES[name], size)
+
+
+def test_many_micro_batches_are_told_from_fewer() -> None:
+    """The shorter runs and the slope give what the whole schedule gives, stages unequal."""
+    schedule, size = SCHEDULES["1f1b"], ScheduleSize(4, 1, 53)
+    seconds = (1.0, 1.3, 0.7, 1.1)
+    whole = step.length(step.runs(schedule, size, lambda stage, _: seconds[stage], 0.01))
+    assert step.step_length(schedule, size, lambda stage, _: seconds[stage], 0.01) == pytest.approx(whole)
+
+
+# ---- plans
+
+
+@pytest.fixture(scope="module")
+def block() -> tuple[Result, Time]:
+    return timed(device="h100-80gb", scope="attention", form="explicit", kernel="flash", seq_len=8192, sp=8)
+
+
+def test_a_block_takes_at_least_its_flops_at_peak(block: tuple[Result, Time]) -> None:
+    result, time = block
+    flops = (result.flops.forward.executed or 0) + (result.flops.backward.executed or 0)
+    assert time.total.seconds > flops / 989e12
+    assert time.total.seconds == pytest.approx(time.forward.seconds + time.backward.seconds)
+    assert sum(part.seconds for part in time.parts) == pytest.approx(time.total.seconds)
+    assert time.total.low < time.total.seconds < time.total.high
+    assert time.inside_bytes + time.between_bytes == sum(c.wire_bytes for c in result.communication.collectives)
+
+
+def test_one_rank_sends_nothing_in_no_time() -> None:
+    _, time = timed(device="h100-80gb", scope="attention", form="explicit", kernel="flash", seq_len=4096, sp=1)
+    assert time.exposed == {}
+    assert time.inside_bytes == time.between_bytes == 0
+
+
+def test_no_launch_floor_and_no_host_is_faster() -> None:
+    """What one persistent kernel for a block takes away: a floor for every kernel."""
+    asked = {"device": "h100-80gb", "scope": "attention", "form": "explicit", "kernel": "flash", "sp": 8}
+    _, each = timed("deepseek-v2-lite", **asked, seq_len=512)
+    _, graphs = timed("deepseek-v2-lite", **asked, seq_len=512, graphs="on")
+    _, persistent = timed("deepseek-v2-lite", **asked, seq_len=512, graphs="on", launch_floor=0)
+    assert any(part.limit == "host" for part in each.parts)
+    assert not any(part.limit == "host" for part in graphs.parts)
+    assert persistent.total.seconds < graphs.total.seconds < each.total.seconds
+
+
+STEP: dict[str, Any] = {
+    "device": "h800-80gb",
+    "scope": "model",
+    "form": "explicit",
+    "kernel": "flash",
+    "profile": "megatron",
+    "pp": 4,
+    "ep": 8,
+    "dp": 8,
+    "tp": 2,
+    "micro_batches": 16,
+    "seq_len": 4096,
+    "sp": 1,
+    "sharding": "distributed",
+}
+
+
+@pytest.fixture(scope="module")
+def plain_step() -> tuple[Result, Time]:
+    return timed(**STEP)
+
+
+def test_a_step_adds_up_and_is_longer_than_its_slowest_stage(plain_step: tuple[Result, Time]) -> None:
+    _, time = plain_step
+    assert sum(part.seconds for part in time.parts) == pytest.approx(time.total.seconds)
+    assert time.total.seconds > 16 * (time.forward.seconds + time.backward.seconds)
+    assert time.tokens_per_second == pytest.approx(4096 * 16 * 8 / time.total.seconds)
+    assert time.tokens_per_second_per_device == pytest.approx(4096 * 16 * 8 / time.total.seconds / 64)
+    assert 0 < (time.model_flops_utilisation or 0) < 0.7
+
+
+OVERLAPS = ("tp_overlap", "expert_overlap", "gradient_overlap", "gather_overlap", "p2p_overlap")
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_no_overlap_slows_a_step(name: str, plain_step: tuple[Result, Time]) -> None:
+    _, hidden = timed(**STEP, **{name: "on"})
+    assert hidden.total.seconds < plain_step[1].total.seconds
+
+
+def test_a_training_takes_its_tokens() -> None:
+    _, time = timed(**STEP, tokens=14_800_000_000_000, price="2.10")
+    steps = 14.8e12 / (4096 * 16 * 8)
+    assert time.days == pytest.approx(steps * time.total.seconds / 86400)
+    assert time.price == pytest.approx(2.10 * 24 * 64 * (time.days or 0))
+
+
+def test_every_device_says_what_it_reaches() -> None:
+    from mla_cost.inputs.catalog import device_names
+
+    for name in device_names():
+        slow, middle, fast = (ceilings(device(name), end) for end in ENDS)
+        assert slow.gemm <= middle.gemm <= fast.gemm <= 1
+        assert slow.launch >= middle.launch >= fast.launch
