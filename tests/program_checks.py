@@ -38,7 +38,7 @@ def program(spec: Spec) -> tuple[Timeline, dict[str, int]]:
     key = Key(form, scheme, spec.kernel, predicates_of(base, divided), spec.dtype, layer=spec.layer, remat=spec.remat)
     if spec.sharded_down and spec.tp > 1:
         key = key._replace(down_projections="sharded")
-    return timeline(key._replace(cross_entropy=spec.loss)), base
+    return timeline(key._replace(cross_entropy=spec.loss, moe_style=spec.moe_style)), base
 
 
 def experts(spec: Spec) -> dict[str, int]:

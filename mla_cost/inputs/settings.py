@@ -138,6 +138,7 @@ class PlanSettings(BaseModel):
     shared_overlap: table.Switched = _default("shared_overlap")
     rope_fusion: table.Switched = _default("rope_fusion")
     cross_entropy: table.CrossEntropy = _default("cross_entropy")
+    moe_style: table.MoeStyle = _default("moe_style")
     loss_chunks: Annotated[int, _limits("loss_chunks")] = _default("loss_chunks")
     other_memory: Memory = ByteSize(_default("other_memory"))
     devices_per_node: Annotated[int, _limits("devices_per_node")] | None = _default("devices_per_node")

@@ -40,6 +40,8 @@ Switched = Literal["off", "on"]
 Reshard = Literal["on", "off"]
 CrossEntropy = Literal["native", "no-upcast", "in-place", "native-fused", "fused", "chunked", "te-in-place", "te-fp32"]
 
+MoeStyle = Literal["fused", "torchtitan", "transformers"]
+
 BOTH: Final[tuple[Scope, ...]] = ("attention", "model")
 MODEL: Final[tuple[Scope, ...]] = ("model",)
 BLOCK: Final[tuple[Scope, ...]] = ("attention",)
@@ -399,6 +401,10 @@ _ROWS: Final = (
     Setting(
         "cross_entropy", CODE, "How the loss is computed", **_choice(CrossEntropy, "native"), scopes=MODEL,
         reads=LAYERS, example="fused",
+    ),
+    Setting(
+        "moe_style", CODE, "Router and rows of experts in one kernel each, or op by op as that code writes them",
+        **_choice(MoeStyle, "fused"), scopes=MODEL, reads=LAYERS, example="torchtitan",
     ),
     Setting(
         "loss_chunks", CODE, "Pieces of a chunked loss", "count", unit="chunks", default=8, least=1, most=2**20,

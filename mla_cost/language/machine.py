@@ -11,6 +11,8 @@ import heapq
 from collections.abc import Callable
 
 from mla_cost.language.autograd import Edge, Gradients, Node, Recorder
+from mla_cost.language.dims import Predicates
+from mla_cost.language.polynomial import Polynomial
 from mla_cost.language.strides import is_contiguous, is_dense, like
 from mla_cost.language.tensors import Tensor
 from mla_cost.language.timeline import (
@@ -44,6 +46,21 @@ __all__ = [
 class Machine(Recorder):
     """Runs rules and records what they allocate, save, move and compute; then runs back, as torch's engine does."""
 
+    def __init__(self, predicates: Predicates, dtype: str) -> None:
+        super().__init__(predicates, dtype)
+        self._running: Node | None = None  # the node that goes back
+        self._taken: list[Polynomial] = []  # what it had read before `returns`
+
+    def returns(self) -> None:
+        """The running node's call returns: what a checkpoint gave it goes, before its gradients are summed and cast.
+
+        Torch does both in validate_outputs, when the saved tensors that were unpacked for the call are gone.
+        """
+        node = self._running
+        if node is not None and node.region is not None:
+            self._taken += map(self._through_memory, node.saved)
+            node.saved.clear()
+
     def mark_saved(self, edge: Edge) -> None:
         """Mark every storage that a node reachable from here keeps."""
         for node in _reachable(edge[0]):
@@ -69,10 +86,13 @@ class Machine(Recorder):
                 continue
             self._restore(node)
             self.begins(node.kind)
+            self._running = node
             results = list(node.backward(gradients))
-            self.moved([*gradients, *node.saved])
+            self.moved([*gradients, *node.saved, *self._taken])
+            self._taken.clear()
             gradients.clear()
             node.saved.clear()
+            self._running = None
             self._leave(node)
             for target in node.edges:
                 result = results.pop(0)

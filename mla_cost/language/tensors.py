@@ -128,6 +128,23 @@ class Allocator:
         """A contiguous copy, without a graph node."""
         return self.new(label, tensor.dims, tensor.dtype)
 
+    def written_into_zeros(self, label: str, dims: Sequence[str], dtype: str) -> Tensor:
+        """Zeros that rows are added into where they lie; the dispatcher shows the result as a tensor of its own.
+
+        Torch adds out of place wherever a dispatch mode looks on, and in place else: `gather_backward` and
+        `index_backward`, torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native/TensorAdvancedIndexing.cpp,
+        pytorch/pytorch.
+        """
+        zeros = self.new(f"zeros for {label}", dims, dtype)
+        result = self._allocate(label, contiguous(self.predicates, dims), dtype, merged=True)
+        allocation = zeros.storage.allocation
+        del zeros
+        if allocation.freed is not None:
+            free = self.timeline.events[allocation.freed]
+            self.timeline.events[allocation.freed] = free._replace(merged=True)
+        self._made.pop()  # one tensor, which is written once
+        return result
+
     def view(self, tensor: Tensor, axes: Axes) -> Tensor:
         """Another look at the same storage, without a graph node."""
         found = Tensor(tensor.storage, axes, tensor.dtype, tensor.label)
@@ -267,7 +284,7 @@ class Allocator:
                 of_weight=of_weight,
             )
 
-    def moved(self, reads: Iterable[Tensor | None]) -> None:
+    def moved(self, reads: Iterable[Tensor | Polynomial | None]) -> None:
         """Where the op has reported nothing: it reads its operands once, and writes what it made."""
         if self._made and not self._reported:
             self.runs(self.kind, [t for t in reads if t is not None], list(self._made))

@@ -80,6 +80,7 @@ class Key(NamedTuple):
     down_projections: str = "replicated"
     mixer: str = "mla"
     indexer: str = "none"
+    moe_style: str = "fused"
 
     def settings(self) -> dict[str, str]:
         """What program texts can ask about."""
@@ -98,6 +99,7 @@ class Key(NamedTuple):
             "down_projections": self.down_projections,
             "mixer": self.mixer,
             "indexer": self.indexer,
+            "moe_style": self.moe_style,
         }
 
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from mla_cost.declared.layers import LAYERS
+from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.table import TABLE
 from mla_cost.mesh.placement import implied_layout
 from mla_cost.mesh.schedule import idle
+from mla_cost.pricing.compile import saved
 from mla_cost.pricing.whole_model import StageCost, parallel_of
-from mla_cost.weights.parameters import layer_kinds
 
-EXPERTS_FUSED = (
-    "router, permuting and weighing of expert rows are one fused op each, by construction: code that runs the router "
-    "in fp32 keeps 4h bytes a token more, and code that weighs rows in fp32 and adds them by index 4Kh more (h hidden "
-    "width, K experts per token)"
-)
+FUSED = TABLE["moe_style"].default
 MTP_PARTS = "several multi-token-prediction modules, and one apart from the loss, are priced from their parts"
 
 
 def model_notes(model: ModelConfig, settings: PlanSettings, costs: Sequence[StageCost]) -> Iterator[str]:
     """What a reader of a whole model's row has to know of its parts and its layout."""
-    yield from _parts(model, costs)
+    yield from _parts(costs)
     yield from _stated_parts(costs)
     yield from _spread(settings)
     yield from _laid_out(model, settings)
@@ -38,13 +37,26 @@ def _spread(settings: PlanSettings) -> Iterator[str]:
         )
 
 
-def _parts(model: ModelConfig, costs: Sequence[StageCost]) -> Iterator[str]:
+def _parts(costs: Sequence[StageCost]) -> Iterator[str]:
     """What is so by construction, of the parts that the model has."""
-    if any(kind.moe for kind in layer_kinds(model)):
-        yield EXPERTS_FUSED
+    yield from _experts_fused(costs)
     chunks = [chunk for cost in costs for chunk in cost.chunks]
     if any(chunk.num_mtp > 1 or (chunk.num_mtp and not chunk.loss) for chunk in chunks):
         yield MTP_PARTS
+
+
+def _experts_fused(costs: Sequence[StageCost]) -> Iterator[str]:
+    """What the other styles keep more, where the router and the rows of experts are one op each."""
+    segments = (segment for cost in costs for chunk in cost.costs for segment in chunk.segments)
+    point = next((it.point for it in segments if LAYERS[it.point.key.layer].experts), None)
+    if point is None or point.key.moe_style != FUSED or PROFILES[point.key.profile].texts:
+        return
+    kept = {style: saved(point.key._replace(moe_style=style)).at(point.values) for style in TABLE["moe_style"].values}
+    others = [f"{kept[style] - kept[FUSED]:,} bytes as {style} has it" for style in kept if style != FUSED]
+    yield (
+        "router and rows of experts are one fused op each, by construction; written op by op (--moe-style), a layer "
+        f"keeps for a micro-batch more: {', '.join(others)}"
+    )
 
 
 def _laid_out(model: ModelConfig, settings: PlanSettings) -> Iterator[str]:

@@ -108,7 +108,7 @@ def _reported_verdict(
 
 def _settings(settings: PlanSettings, key: Key) -> dict[str, object]:
     fields = ("remat", "causal", "tp", "pp", "ep", "etp", "dp", "sharding", "optimizer", "cross_entropy")
-    priced = ("value_padding", "v_layout", "attention_layout", "softmax_dtype", "mask", "norm", "names")
+    priced = ("value_padding", "v_layout", "attention_layout", "softmax_dtype", "mask", "norm", "names", "moe_style")
     own = IMPLEMENTATION if PROFILES[key.profile].texts else ()
     found = {field: getattr(key if field in PROFILES[key.profile].fixed else settings, field) for field in priced}
     found["value_padding"] = key.value_padding

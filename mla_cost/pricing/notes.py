@@ -160,6 +160,8 @@ def _layers(model: ModelConfig, settings: PlanSettings) -> Iterator[str]:
         yield f"{_said(settings, 'imbalance_percent')}: no effect ({model.name} has no experts)"
     elif _stated(settings, "imbalance_percent") and settings.ep == 1:
         yield f"{_said(settings, 'imbalance_percent')}: no effect (ep 1: every rank has all experts and its own rows)"
+    if _stated(settings, "moe_style") and not _has_experts(model, kinds):
+        yield f"{_said(settings, 'moe_style')}: no effect ({model.name} has no experts)"
     if _stated(settings, "shared_overlap") and not _has_shared(model, kinds):
         yield f"{_said(settings, 'shared_overlap')}: no effect ({model.name} has no shared experts)"
 

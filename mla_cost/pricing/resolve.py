@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
+from mla_cost.declared.layers import LAYERS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.errors import InputError, nearest, shown
@@ -87,6 +88,7 @@ def resolve(
         cross_entropy=settings.cross_entropy,
         down_projections=settings.down_projections if predicates.rows_divided else "replicated",
         remat=policy(settings.remat, profile),
+        moe_style=settings.moe_style if LAYERS[layer].experts else "fused",
     )
     key = _surrounded(_implemented(key, profile, settings), settings)
     return Point(form, scheme, kernel, key, base, matters and "value" in form_of(form).points)

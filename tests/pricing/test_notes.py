@@ -25,6 +25,7 @@ STATED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"profile": "megatron", "norm": "composite"}, "norm composite: no effect (profile megatron has fused only)"),
     ({"profile": "megatron", "mask": "tensor"}, "mask tensor: no effect (profile megatron has none only)"),
+    ({"profile": "megatron", "moe_style": "torchtitan"}, "moe_style torchtitan: no effect (profile megatron has fused"),
     ({"profile": "megatron", "names": "held"}, "names held: no effect (profile megatron has its own code)"),
     ({"profile": "megatron", "attention_layout": "bnsd"}, "attention_layout bnsd: no effect (kernel flash is one call"),
 ]
@@ -60,6 +61,29 @@ def test_a_dense_model_hears_nothing_of_routers(model, told_of):
     (row,) = mla_cost.plan(model=model, device=None, form="explicit", seq_len=2048).results
     assert any("router" in note for note in row.notes) is told_of
     assert not any("multi-token" in note for note in row.notes)
+
+
+def test_a_note_says_what_a_router_and_rows_op_by_op_keep_more():
+    """2Kh + 12K + 4 and 4Kh + 4h + 12K + 4 bytes a token, and 4eh: h 2048, e 64, K 6 of Moonlight (decision 21)."""
+    asked: dict[str, Any] = {"model": "moonlight-16b-a3b", "device": None, "form": "explicit", "kernel": "flash"}
+    asked |= {"seq_len": 2048}
+    fused, titan, other = (
+        mla_cost.plan(**asked, moe_style=style).results[0] for style in ("fused", "torchtitan", "transformers")
+    )
+    more = [2048 * (2 * 6 * 2048 + 76), 2048 * (28 * 2048 + 76) + 4 * 64 * 2048]
+    (note,) = (text for text in fused.notes if "router" in text)
+    assert f"{more[0]:,} bytes as torchtitan has it, {more[1]:,} bytes as transformers has it" in note
+    layers = 26  # of 27, the first is dense
+    assert fused.memory.saved_bytes is not None
+    saved = [row.memory.saved_bytes for row in (titan, other)]
+    assert saved == [fused.memory.saved_bytes + layers * size for size in more]
+    assert not any("router" in text for row in (titan, other) for text in row.notes)
+    megatron = mla_cost.plan(**asked, profile="megatron").results[0]
+    assert not any("router and rows" in text for text in megatron.notes)
+    dense: dict[str, Any] = {"model": "youtu-llm-2b", "device": None, "form": "explicit", "seq_len": 2048}
+    assert "moe_style torchtitan: no effect (youtu-llm-2b has no experts)" in [
+        *mla_cost.plan(**dense, moe_style="torchtitan").results[0].notes
+    ]
 
 
 @pytest.mark.parametrize(("stated", "note"), STATED, ids=[note.partition(":")[0] for _, note in STATED])

@@ -330,7 +330,9 @@ def test_what_the_fewest_devices_hold_trains_with_a_full_pipeline(cli, capsys, b
     assert f"{row['min_devices']} tight" in out if row["min_status"] == "tight" else "tight" not in out
     again = replayed(capsys, command)
     assert (again["status"], again["headroom_bytes"]) == (row["min_status"], row["min_headroom_bytes"])
-    more = replayed(capsys, f"{command} --micro-batches {64 * row['min_layout']['micro_batches']}")
+    few = row["min_layout"]["micro_batches"]
+    assert f" --micro-batches {few} " in f"{command} "
+    more = replayed(capsys, f"{command} ".replace(f" --micro-batches {few} ", f" --micro-batches {64 * few} "))
     assert fits(mla_cost.results.Verdict(**{**more, "basis": (), "levers": ()}))
 
 

@@ -98,6 +98,20 @@ def test_an_expert_layer_whose_experts_are_divided(degrees: dict[str, Any], ep: 
     check(replace(TINY, layer="moe", ep=ep, etp=etp, **widths, **degrees))
 
 
+STYLES = [
+    *({"micro_batch": 1}, {"dtype": "fp32"}, {"shared_ffn": 0, "tp": 2}, {"sp": 2, "tp": 2, "ep": 2, "etp": 2}),
+    *({"seq_len": 1, "micro_batch": 1, "experts_per_token": 1}, {"remat": "moe", "sp": 2, "ep": 2}, {"remat": "full"}),
+]
+
+
+@pytest.mark.parametrize("asked", STYLES, ids=str)
+@pytest.mark.parametrize("style", ["torchtitan", "transformers"])
+def test_a_router_and_rows_of_experts_op_by_op(style: str, asked: dict[str, Any]) -> None:
+    """Every allocation of real torch ops in order; the grouped products and exchanges are those of the fused style."""
+    widths: dict[str, Any] = {"experts": 8, "experts_per_token": 2, "expert_ffn": 16, "shared_ffn": 32}
+    check(replace(TINY, layer="moe", moe_style=style, **{"sp": 1, "micro_batch": 2, **widths, **asked}))
+
+
 @pytest.mark.parametrize(
     ("tp", "ep", "saved", "peak"),
     [

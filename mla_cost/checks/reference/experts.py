@@ -25,6 +25,14 @@ from torch.utils.flop_counter import register_flop_formula
 from mla_cost.checks.reference.exchange import Group, all_gather, reduce_scatter
 from mla_cost.checks.reference.forms import Linear
 from mla_cost.checks.reference.opaque import opaque_op
+from mla_cost.checks.reference.plain_experts import (
+    rows_added,
+    rows_gathered,
+    rows_indexed,
+    titan_router,
+    weighed,
+    wide_router,
+)
 from mla_cost.checks.reference.spec import DTYPES, Spec
 
 Counts = list[int]
@@ -505,13 +513,19 @@ class Experts(nn.Module):
         self.router = Linear(hidden, spec.experts, bias=False, dtype=dtype)
         self.fc1 = nn.Parameter(torch.empty(own, 2 * self.width, hidden, dtype=dtype))
         self.fc2 = nn.Parameter(torch.empty(own, hidden, self.width, dtype=dtype))
+        if spec.moe_style != "fused":
+            self.register_buffer("bias", torch.zeros(spec.experts), persistent=False)
 
     def forward(self, h: Tensor) -> Tensor:
         """`[u b h]` -> `[u b h]`."""
         logits = self.router(h)
         weights, chosen = router(logits, self.per_token)
-        routing = route(chosen, self.experts, self.ep, self.etp)
-        rows = permute(h, chosen)
+        out = self.routed(permute(h, chosen), chosen)
+        return unpermute(out, weights, chosen)
+
+    def routed(self, rows: Tensor, chosen: Tensor) -> Tensor:
+        """Rows `[u b K h]` in the order of their experts, through the experts and back to this rank."""
+        routing, sent = route(chosen, self.experts, self.ep, self.etp), rows.shape
         if self.ep:
             rows = to_experts(rows, routing, self.ep)
         reached = rows.shape
@@ -527,8 +541,40 @@ class Experts(nn.Module):
         if self.etp:
             out = scatter_rows(out, routing, reached, self.etp)
         if self.ep:
-            out = from_experts(out, routing, (*chosen.shape, h.size(-1)), self.ep)
-        return unpermute(out, weights, chosen)
+            out = from_experts(out, routing, sent, self.ep)
+        return out
+
+
+class TitanExperts(Experts):
+    """Style `torchtitan`: rows weighed before the experts; they are added to what shared experts made."""
+
+    bias: Tensor
+
+    def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """`[u b h]` -> rows `[N*K h]` of the experts, and the index by which they are added."""
+        logits = self.router(h)
+        weights, chosen = titan_router(logits, self.bias, self.per_token)
+        rows, row_weights, index = rows_gathered(h, weights, chosen)
+        rows = weighed(rows, row_weights)
+        return self.routed(rows, chosen), index
+
+
+class LoopedExperts(Experts):
+    """Style `transformers`: router in fp32, rows weighed in fp32 after the experts and added by index."""
+
+    bias: Tensor
+
+    def forward(self, h: Tensor) -> Tensor:
+        """`[u b h]` -> `[u b h]`."""
+        weights, chosen = wide_router(h, self.router.weight, self.bias, self.per_token)
+        total = torch.zeros_like(h.flatten(0, -2), dtype=weights.dtype)
+        rows, row_weights, positions = rows_indexed(h, weights, chosen)
+        out = self.routed(rows, chosen)
+        total = rows_added(total, out, row_weights, positions)
+        return total.to(h.dtype).view(h.shape)
+
+
+EXPERTS: dict[str, type[Experts]] = {"fused": Experts, "torchtitan": TitanExperts, "transformers": LoopedExperts}
 
 
 def is_expert(name: str) -> bool:

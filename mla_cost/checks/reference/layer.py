@@ -14,10 +14,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from mla_cost.checks.reference.experts import Experts
+from mla_cost.checks.reference.experts import EXPERTS, TitanExperts
 from mla_cost.checks.reference.forms import Linear, make_block, make_stack
 from mla_cost.checks.reference.loss import LOSSES, chunked_loss, own_rows
 from mla_cost.checks.reference.norm import RMSNorm
+from mla_cost.checks.reference.plain_experts import rows_scattered
 from mla_cost.checks.reference.remat import recomputed
 from mla_cost.checks.reference.spec import DTYPES, Spec
 from mla_cost.checks.reference.tp import ProcessGroups, gather_tp, scatter_tp
@@ -92,7 +93,7 @@ class MoeLayer(nn.Module):
         self.attention_norm = RMSNorm(dims.hidden, spec.norm, dtype)
         self.attention = make_block(attention_of(spec), groups.sp, groups.tp)
         self.mlp_norm = RMSNorm(dims.hidden, spec.norm, dtype)
-        self.experts = Experts(spec, groups.ep, groups.etp)
+        self.experts = EXPERTS[spec.moe_style](spec, groups.ep, groups.etp)
         self.shared = Mlp(dims.hidden, spec.shared_ffn // spec.tp, dtype) if spec.shared_ffn else None
         if spec.recomputes("moe"):
             recomputed(self.experts)
@@ -109,16 +110,23 @@ class MoeLayer(nn.Module):
             a = scatter_tp(a, self.tp)
         r = x + a
         h = self.mlp_norm(r)
+        if isinstance(self.experts, TitanExperts):
+            y, index = self.experts(h)
+            z = torch.zeros_like(h) if self.shared is None else self._shared(h)
+            y = rows_scattered(z, y, index)
+            return r + y
         y = self.experts(h)
         if self.shared is not None:
-            z = h
-            if self.tp:
-                z = gather_tp(z, self.tp)
-            z = self.shared(z)
-            if self.tp:
-                z = scatter_tp(z, self.tp)
+            z = self._shared(h)
             y = y + z
         return r + y
+
+    def _shared(self, z: Tensor) -> Tensor:
+        if self.tp:
+            z = gather_tp(z, self.tp)
+        assert self.shared is not None
+        z = self.shared(z)
+        return scatter_tp(z, self.tp) if self.tp else z
 
 
 class Vocabulary(nn.Module):

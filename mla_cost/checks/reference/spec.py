@@ -33,6 +33,7 @@ SETTINGS = {
     "norm": ("fused", "composite"),
     "fused_attention": ("stand-in", "sdpa"),
     "loss": ("native", "no-upcast", "in-place", "fused", "chunked"),
+    "moe_style": ("fused", "torchtitan", "transformers"),
 }
 
 
@@ -108,6 +109,7 @@ class Spec:
     vocab: int = 129280
     loss: str = "native"
     loss_chunks: int = 8
+    moe_style: str = "fused"
     ep: int = 1
     etp: int = 1
     experts: int = 256

@@ -7,7 +7,7 @@ from typing import Any
 
 from mla_cost.checks.reference.fake import run_fake
 from mla_cost.checks.reference.measure import Recording
-from mla_cost.checks.reference.spec import DIMS, Spec
+from mla_cost.checks.reference.spec import DIMS, SETTINGS, Spec
 from mla_cost.checks.validation.cells import Size, made, name, pairings
 from mla_cost.checks.validation.fake import (
     DTYPES,
@@ -34,6 +34,8 @@ def layer_cells(size: Size) -> list[Spec]:
     found += made(TINY | {"layer": "dense", "sharded_down": True} | at for at in degrees)
     found += made(TINY | {"layer": "moe"} | at | shared for at in degrees for shared in experts)
     found += made(TINY | {"layer": layer} | at for layer in ("embedding", "head") for at in degrees)
+    styles: list[dict[str, Any]] = [{"moe_style": style} for style in SETTINGS["moe_style"][1:]]
+    found += made(TINY | {"layer": "moe", "ep": 2} | at | style for at in degrees for style in styles)
     losses: list[dict[str, Any]] = [{"loss": loss} for loss in ("no-upcast", "in-place", "fused")]
     losses += [{"loss": "chunked", "loss_chunks": n} for n in (1, 3)]
     found += made(TINY | {"layer": "head"} | loss | at for loss in losses for at in degrees)

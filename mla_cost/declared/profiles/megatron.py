@@ -316,7 +316,13 @@ PROFILE = Profile(
     kernels=("flash",),
     refused={"absorbed": f"no absorbed training path: {_NO_PATH}", "laga": f"no gather of the latent: {_NO_PATH}"},
     sparse=_SPARSE,  # transformer/experimental_attention_variant/absorbed_mla.py, AbsorbedMLASelfAttention
-    fixed={"v_layout": "contiguous", "norm": "fused", "softmax_dtype": "activation", "mask": "none"},
+    fixed={
+        "v_layout": "contiguous",
+        "norm": "fused",
+        "softmax_dtype": "activation",
+        "mask": "none",
+        "moe_style": "fused",
+    },
     needs={"r": "its MLA always rotates a part of query and key"},
     reentrant=True,  # tensor_parallel/random.py:600-690, CheckpointFunction.backward
     recomputes=("mla_up_proj", "layernorm", "moe_act"),

@@ -47,8 +47,8 @@ def composite_norm(machine: Machine, label: str, tensor: Tensor, weight: Tensor)
     """
     wide = cast(machine, f"{tensor.label} in fp32", tensor, "fp32")
     root = _root(machine, label, wide)
-    normal = _times(machine, f"{label} before its weight", wide, root, _row(root, wide))
-    scaled = _times(machine, f"{label} in fp32", normal, weight, _column(weight, normal))
+    normal = product_over(machine, f"{label} before its weight", wide, root, _row(root, wide))
+    scaled = product_over(machine, f"{label} in fp32", normal, weight, _column(weight, normal))
     del wide, normal
     scaled = contiguous(machine, f"{label} in fp32, row-major", scaled)
     return cast(machine, label, scaled, tensor.dtype)
@@ -116,7 +116,7 @@ def _mean(machine: Machine, label: str, square: Tensor) -> Tensor:
     return result
 
 
-def _times(machine: Machine, label: str, tensor: Tensor, factor: Tensor, spread: Axes) -> Tensor:
+def product_over(machine: Machine, label: str, tensor: Tensor, factor: Tensor, spread: Axes) -> Tensor:
     """A product with a factor that is spread over some axes.
 
     Backward makes both products at full size, the factor's first, and then sums the factor's to its own size and
@@ -133,6 +133,7 @@ def _times(machine: Machine, label: str, tensor: Tensor, factor: Tensor, spread:
         assert gradient is not None
         of_factor = machine.new_as(f"gradient of {names[1]}, unsummed", like(predicates, gradient.axes, axes), dtype)
         of_tensor = machine.new_as(f"gradient of {names[0]}", like(predicates, gradient.axes, spread), dtype)
+        machine.returns()
         if summed:
             of_factor = machine.new(f"gradient of {names[1]}", back[0], dtype)
         if back[1] != dtype:
