@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mla_cost.cli import page
+from mla_cost.cli import documented
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.explaining import formulas
 from mla_cost.inputs import catalog
@@ -167,7 +167,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         if MARK.search(text):
             yield path, MARK.sub(lambda mark: f"{mark.group(1)}{mark.group(2)}{PARTS[mark.group(1)]()}\n", text)
     yield ROOT / "docs" / "formulas.md", formulas.page()
-    yield ROOT / "docs" / "cli.md", page.page()
+    yield ROOT / "docs" / "cli.md", documented.page()
     if find_spec("matplotlib"):
         yield picture("laga-paper.svg", "plan laga-paper --form absorbed")
 

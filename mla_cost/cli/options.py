@@ -137,6 +137,10 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
             "one block: its memory over time and its formulas",
         ),
     ),
+    "page": (
+        ("page deepseek-v3 -o page.html", "sliders for an attention block: every form and device, exact to the byte"),
+        ("page my-model.yaml -o page.html", "the same of a model of your own"),
+    ),
     "sweep": (
         ("sweep --scope attention --over seq_len=4k..64k*2 --over sp=1,2,4,8", "one block over lengths and degrees"),
         (
