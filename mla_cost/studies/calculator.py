@@ -7,6 +7,7 @@ boxes can reach: one rank or more, one head of a rank or more, one sequence or m
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import product
 from typing import Any, Final, NamedTuple
 
@@ -124,8 +125,9 @@ def _boxes(model: ModelConfig) -> Iterator[Box]:
 
 def _points(model: ModelConfig) -> Iterator[tuple[str, Point]]:
     """A point for each structure that the page can reach, by the name that the page finds it under."""
-    for form, kernel, many, heads, batch, wide in product(FORMS, KERNELS, *[(False, True)] * 4):
-        sp, dims = 1 + many, model.dims
+    either, dims = (False, True), model.dims
+    for (form, kernel), many, heads, batch, wide in product(product(FORMS, KERNELS), either, either, either, either):
+        sp = 1 + many
         width = dims.qk_nope_head_dim + dims.qk_rope_head_dim
         changed = {"heads": sp * (1 + heads), "v_head_dim": width if wide else max(1, width // 2)}
         settings = PlanSettings(
@@ -179,7 +181,7 @@ def _refused(form: str) -> str:
     text = "''"
     for need in reversed(scheme_of(form, None).requires):
         message = need.message.format(**{**dict.fromkeys(sizes, ""), **words})
-        text = f"({printed(lambda need=need: need.broken(sizes))}?`{message}`:{text})"
+        text = f"({printed(partial(need.broken, sizes))}?`{message}`:{text})"
     return f"v=>{text}"
 
 
@@ -189,7 +191,7 @@ def _trained(held: Mapping[tuple[str, str, bool], Point], known: Mapping[str, De
     values = {name: Js(name) for name in SYMBOLS}
     for (form, kernel, padded), point in held.items():
         for arch in dict.fromkeys(device.arch for device in known.values()):
-            text = printed(lambda point=point, arch=arch: trained(point.kernel, arch, point.key, values))
+            text = printed(partial(trained, point.kernel, arch, point.key, values))
             found[f"{form}|{kernel}|{padded:d}|{arch}"] = f"({{d_c,k,r,v}})=>{text}"
     return found
 
