@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from mla_cost.explaining.explain import Explanation
     from mla_cost.explaining.pictures import Picture
-    from mla_cost.language.schedule import ScheduleRow
     from mla_cost.results import ProgramListing
 
 
@@ -214,16 +213,6 @@ def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
     priced = [row for row in found.results if row.memory.allocated_peak_bytes is not None]
     drawn = (picture(model, device.get(row.device or ""), settings, row) for row in priced)
     return tuple(each for each in drawn if each is not None)
-
-
-def schedule(settings: PlanSettings) -> list[ScheduleRow]:
-    """Every pass of every stage of a pipeline in the first slot that it can run in, were all passes alike."""
-    from mla_cost.language.schedule import table
-    from mla_cost.mesh.schedule import schedule_of, size_of
-    from mla_cost.pricing.whole_model import parallel_of
-
-    parallel = parallel_of(settings)
-    return table(schedule_of(parallel), size_of(parallel))
 
 
 REPORTED: Final = ("saved", "peak", "wire")

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from mla_cost import api
 from mla_cost.errors import InputError
+from mla_cost.explaining import schedules
 from mla_cost.explaining.pictures import Picture
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.results import Plan
@@ -101,7 +102,7 @@ def _draw_communication(settings: PlanSettings, answer: Plan, path: Path) -> Non
 def _draw_schedule(settings: PlanSettings, answer: Plan, path: Path) -> None:
     if settings.scope != "model" or settings.pp == 1:
         raise InputError("one stage has no schedule; ask for pp of 2 or more", field="--picture", value=SCHEDULE)
-    draw_schedule(path, f"{_title(answer.inputs)}, {settings.micro_batches} micro-batches", api.schedule(settings))
+    draw_schedule(path, f"{_title(answer.inputs)}, {settings.micro_batches} micro-batches", schedules.rows(settings))
 
 
 DRAWN: Final[dict[str, Callable[[PlanSettings, Plan, Path], None]]] = {

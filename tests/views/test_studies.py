@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mla_cost import api
+from mla_cost.explaining import schedules
 from mla_cost.explaining.pictures import unique_names
 from mla_cost.inputs import catalog, plan_files
 from mla_cost.language.polynomial import ONE
@@ -59,7 +60,7 @@ def test_communication_adds_up_by_axis(drawn):
 def test_a_schedule_has_every_pass_once(drawn):
     """2 stages of 2 chunks and 4 micro-batches: 2 x 2 x 2 x 4 passes, each with its number."""
     settings = plan_files.settings(catalog.plan_path("moonlight-8-h100"), {}, {}, {})
-    passes = api.schedule(settings.model_copy(update={"pp": 2, "virtual_stages": 2, "micro_batches": 4}))
+    passes = schedules.rows(settings.model_copy(update={"pp": 2, "virtual_stages": 2, "micro_batches": 4}))
     assert len(passes) == 32
     words = drawn("draw_schedule", passes).splitlines()
     assert {"stage 0", "stage 1", "forward, chunk 0", "backward, chunk 1"} <= set(words)
