@@ -119,6 +119,7 @@ class ProgramRun:
         self.parameters: dict[str, Tensor] = {}
         self.lines: list[Line] | None = None  # where a listing is asked for
         self.depth = 0
+        self.inside = ""  # the piece that runs
         self.written: dict[str, tuple[str, ...]] = {}  # the dims that texts give them
 
     def timeline(self, backward: bool) -> Timeline:
@@ -176,7 +177,9 @@ class ProgramRun:
             raise DeclarationError(f"{piece.name} takes {', '.join(piece.parameters)}; {len(arguments)} given")
         names = dict(zip(piece.parameters, arguments, strict=True))
         arguments.clear()
+        outer, self.inside = self.inside, readable(piece.name)
         returned = self._block(piece, piece.body, names)
+        self.inside = outer
         if returned is None:
             raise DeclarationError(f"piece {piece.name} returns nothing", field=piece.owner)
         return returned
@@ -276,6 +279,7 @@ class ProgramRun:
         if piece is not None:
             return self._call(piece, given)
         self.machine.op = readable(op.results[0].name)
+        self.machine.place = self.inside, readable(op.name)
         return self._by_rule(op, given)
 
     def _by_rule(self, op: Op, given: list[Tensor]) -> list[Tensor]:
