@@ -104,7 +104,7 @@ def _object(entries: Mapping[str, str]) -> str:
 
 
 def _shared(form: str) -> str:
-    from mla_cost.pricing.compile import form_of
+    from mla_cost.pricing.key import form_of
 
     return str(form_of(form).shared_key).lower()
 
