@@ -202,4 +202,4 @@ def test_show_says_second_hand(capsys):
     with pytest.raises(SystemExit):
         main(["show", "h100-80gb"])
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("memory_bandwidth"))
-    assert line.split()[-3:] == ["second", "hand", "aic"]
+    assert line.split() == ["memory_bandwidth_gb_s", "second", "hand", "aic", "3,350"]
