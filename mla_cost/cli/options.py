@@ -242,6 +242,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         _SET,
         _formats("table", "json", "csv", "markdown", default="table"),
         Option(
+            "rank", ASKED, "The rank whose stage is told: the last, as logs have it, the worst, or a number.", "text",
+            metavar="last|worst|N", example="last",
+        ),
+        Option(
             "require_fit", OUTPUT, "Exit with 1 when no form fits, on every stage.", "switch", idle=("explain_term",)
         ),
         Option("levers", OUTPUT, "What each change would do, and the least that fits.", "switch", idle=_NO_TABLE),

@@ -17,6 +17,10 @@ def plan(given: Given) -> None:
     from mla_cost.errors import InputError
 
     settings = given.settings()
+    if given["rank"] is not None:
+        from mla_cost.pricing.whole_model import with_rank
+
+        settings = with_rank(settings, given["rank"])
     if given["require_fit"] and not settings.device:
         raise InputError("a fit needs a device to fit on; name one with --device", field="--require-fit")
     if given["explain_term"] is not None:

@@ -154,9 +154,17 @@ class StateTensor(NamedTuple):
 
 
 class Optimizer(NamedTuple):
-    """What updates weights, by the tensors that it keeps beside master weights."""
+    """What updates weights, by the tensors that it keeps beside master weights.
+
+    making: bytes alive while it makes the update of one matrix, of so many rows and columns on a rank, that so many
+    ranks of tp have parts of. whole: the only shardings that leave matrices whole, where it needs them so.
+    note: what a reader of its figures has to know.
+    """
 
     name: str
     title: str
     source: str
     tensors: tuple[StateTensor, ...]
+    making: Callable[[int, int, int], int] | None = None
+    whole: tuple[str, ...] = ()
+    note: str = ""

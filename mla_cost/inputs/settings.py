@@ -120,7 +120,7 @@ class PlanSettings(BaseModel):
     multi_rank_bucket_allreduce: table.Switched = _default("multi_rank_bucket_allreduce")
     optimizer: OptimizerName = _default("optimizer")
     gradient_dtype: table.StateDtype = _default("gradient_dtype")
-    moment_dtype: table.StateDtype = _default("moment_dtype")
+    moment_dtype: table.MomentDtype = _default("moment_dtype")
     main_weights: table.MainWeights = _default("main_weights")
     vocab_multiple: Annotated[int, _limits("vocab_multiple")] = _default("vocab_multiple")
     imbalance_percent: Annotated[int, _limits("imbalance_percent")] | Literal["worst"] = _default("imbalance_percent")

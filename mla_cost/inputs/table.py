@@ -24,6 +24,7 @@ Formula = Literal["plan", "style", "set", "none"]
 # the values of a choice, as types: `PlanSettings` has them too
 Scopes = Literal["attention", "model"]
 StateDtype = Literal["fp32", "bf16"]
+MomentDtype = Literal["fp32", "bf16", "fp16", "fp8"]  # NVIDIA/Megatron-LM@d98e8a64 training/arguments.py, exp_avg_dtype
 MainWeights = Literal["fp32", "remainders"]
 DownProjections = Literal["replicated", "sharded"]
 Dtype = Literal["bf16", "fp16", "fp32"]
@@ -329,8 +330,9 @@ _ROWS: Final = (
         scopes=MODEL, reads=STATES | VERDICTS, heading=True, example="bf16",
     ),
     Setting(
-        "moment_dtype", STEP, "What the optimizer keeps for itself: both moments of Adam",
-        **_choice(StateDtype, "fp32"), scopes=MODEL, reads=STATES, example="bf16",
+        "moment_dtype", STEP,
+        "What the optimizer keeps for itself: both moments of Adam (fp8: without their scales, 4 bytes a tensor)",
+        **_choice(MomentDtype, "fp32"), scopes=MODEL, reads=STATES, example="bf16",
     ),
     Setting(
         "main_weights", STEP, "The optimizer's own weights: whole, or what bf16 leaves of them",

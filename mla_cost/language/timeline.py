@@ -10,7 +10,7 @@ PROGRAMS = 768  # that a process keeps, and of each thing folded from them: with
 
 Phase = Literal["forward", "recompute", "backward"]
 Kind = Literal["activation", "parameter", "parameter_gradient"]
-DTYPE_BYTES = {"int8": 1, "bool": 1, "bf16": 2, "fp16": 2, "int16": 2, "fp32": 4, "int32": 4, "int64": 8}
+DTYPE_BYTES = {"fp8": 1, "int8": 1, "bool": 1, "bf16": 2, "fp16": 2, "int16": 2, "fp32": 4, "int32": 4, "int64": 8}
 
 
 class Allocation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mla_cost.declared.layers import LAYERS
+from mla_cost.declared.optimizers import OPTIMIZERS
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
@@ -23,6 +24,8 @@ def model_notes(model: ModelConfig, settings: PlanSettings, costs: Sequence[Stag
     yield from _parts(costs)
     yield from _stated_parts(costs)
     yield from _spread(settings)
+    if OPTIMIZERS[settings.optimizer].note:
+        yield OPTIMIZERS[settings.optimizer].note
     yield from _laid_out(model, settings)
     yield from _scheduled(settings)
 

@@ -149,7 +149,10 @@ def _breakdown(worst: StageCost) -> Iterator[Breakdown]:
     beside = (
         [("kept for micro-batches in flight", active.saved_in_flight), ("working micro-batch", active.working)]
         if worst.beside is active
-        else [("gradients in fp32, inside the optimizer step", held.step_bytes)]
+        else [
+            ("gradients in fp32, inside the optimizer step", held.step_bytes - held.making_bytes),
+            ("a matrix's update, inside the optimizer step", held.making_bytes),
+        ]
     )
     parts = [
         ("weights", held.weight_bytes),

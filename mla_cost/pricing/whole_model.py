@@ -126,6 +126,28 @@ def reported(costs: Sequence[StageCost], settings: PlanSettings) -> StageCost:
     return costs[settings.stage]
 
 
+def with_rank(settings: PlanSettings, rank: str) -> PlanSettings:
+    """The settings with the stage of a rank: `last`, as logs have it, `worst`, or its number among all ranks from 0.
+
+    Stages are the outermost axis of ranks (NVIDIA/Megatron-LM@d98e8a64 core/parallel_state.py, order tp-cp-ep-dp-pp).
+
+    Raises:
+        InputError: no such rank, or a stage that is stated too.
+
+    """
+    degrees = settings.by_scope()
+    world = degrees.pp * degrees.tp * degrees.sp * degrees.dp
+    allowed = f"last, worst, 0 to {world - 1}"
+    if settings.stage is not None:
+        raise InputError("a stage is stated too; leave one of both out", field="--rank", value=rank)
+    if rank == "worst":
+        return settings
+    number = world - 1 if rank == "last" else int(rank) if rank.isascii() and rank.isdigit() else world
+    if settings.scope != "model" or number >= world:
+        raise InputError("no such rank", field="--rank", value=rank, allowed=allowed)
+    return settings.model_copy(update={"stage": number // (world // settings.pp)})
+
+
 def require_stage(settings: PlanSettings) -> None:
     """Nothing, where the pipeline has the stage asked for.
 

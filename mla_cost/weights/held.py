@@ -14,11 +14,15 @@ Holder = Literal["dense", "expert"]
 
 
 class Piece(NamedTuple):
-    """A weight that is split by itself: its elements, those of its first dim, and of the second of an expert's."""
+    """A weight that is split by itself: its elements, those of its first dim, and of the second of an expert's.
+
+    matrix: as `Held`.
+    """
 
     elements: int
     rows: int
     inner: int = 0
+    matrix: bool = False
 
     def padded(self, ranks: int) -> int:
         """Elements that `ranks` hold together: the first dim padded to a multiple of them.
@@ -57,7 +61,7 @@ class Held(NamedTuple):
     @property
     def piece(self) -> Piece:
         """What decides how it is split by itself."""
-        return Piece(self.elements, self.rows, self.inner)
+        return Piece(self.elements, self.rows, self.inner, self.matrix)
 
 
 class Flat(NamedTuple):

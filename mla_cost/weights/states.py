@@ -95,7 +95,8 @@ class StateItem(NamedTuple):
 class States(NamedTuple):
     """Bytes on one rank.
 
-    step_bytes: what the optimizer step makes beside what is held, when no activation is alive any more.
+    step_bytes: what the optimizer step makes beside what is held, when no activation is alive any more; of it
+    making_bytes for the update of a matrix.
     The moments are made by the first optimizer step: before it a run holds `total` less `moment_bytes`.
     """
 
@@ -107,6 +108,7 @@ class States(NamedTuple):
     padding_bytes: int
     items: tuple[StateItem, ...]
     step_bytes: int = 0
+    making_bytes: int = 0
 
     @property
     def optimizer_bytes(self) -> int:
@@ -155,6 +157,7 @@ def states(held: RankParameters, parallel: Parallel, settings: StateSettings = D
     """
     require(parallel, settings)
     items = tuple(item for flat in held.trained for item in _items(flat, parts_of(flat, parallel, settings), settings))
+    making = _making(held, parallel, settings)
     return States(
         weight_bytes=_named(items, WEIGHTS),
         gradient_bytes=_named(items, GRADIENTS) + _named(items, PARTIAL),
@@ -163,8 +166,19 @@ def states(held: RankParameters, parallel: Parallel, settings: StateSettings = D
         buffer_bytes=sum(flat.elements * DTYPE_BYTES[flat.dtype] for flat in held.untrained),
         padding_bytes=sum(item.padding_bytes for item in items),
         items=items,
-        step_bytes=sum(_copied_gradients(flat, parts_of(flat, parallel, settings), settings) for flat in held.trained),
+        step_bytes=making
+        + sum(_copied_gradients(flat, parts_of(flat, parallel, settings), settings) for flat in held.trained),
+        making_bytes=making,
     )
+
+
+def _making(held: RankParameters, parallel: Parallel, settings: StateSettings) -> int:
+    """What the update of the largest dense matrix has alive; experts' are smaller, and one is updated at a time."""
+    making = settings.tensors.making
+    if making is None:
+        return 0
+    matrices = {piece for flat in held.only("dense").trained for piece, _ in flat.pieces if piece.matrix}
+    return max((making(each.rows, each.elements // each.rows, parallel.tp) for each in matrices), default=0)
 
 
 def bucket_bytes(settings: StateSettings) -> int:
@@ -176,6 +190,12 @@ def sharding_problem(parallel: Parallel, settings: StateSettings) -> str:
     """Why states cannot be shared that way at these degrees, with the way out; empty where they can."""
     if parallel.pp > 1 and settings.row.one_stage:
         return settings.row.one_stage.format(pp=parallel.pp)
+    whole = settings.tensors.whole
+    if whole and settings.sharding not in whole:
+        return (
+            f"optimizer {settings.optimizer} updates whole matrices, which sharding {settings.sharding} cuts; change "
+            f"sharding to {' or '.join(reversed(whole))}"
+        )
     return _replicas_problem(parallel, settings) if settings.replicas > 1 else ""
 
 

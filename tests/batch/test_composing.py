@@ -158,6 +158,19 @@ def test_what_deepspeed_sends_and_keeps_is_that_of_plans():
     assert len(set(found["wire_bytes"].tolist())) == 4  # the sharding and sp decide, not what is added up in
 
 
+def test_an_optimizer_of_whole_matrices():
+    columns = {
+        "optimizer": ["adam", "muon", "muon", "muon"],
+        "sharding": ["distributed", "distributed", "ddp", "zero1"],
+        "tp": [1, 1, 2, 1],
+        "moment_dtype": ["fp8", "fp32", "bf16", "fp32"],
+        "gradient_dtype": ["fp32", "bf16", "fp32", "fp32"],
+    }
+    found = priced({**columns, "dp": [8] * 4, "seq_len": [64] * 4}, "moonlight-16b-a3b", sp=1)
+    require_plans(found)
+    assert (found.status == codes.ILLEGAL).tolist() == [False, False, False, True]
+
+
 def test_some_layers_of_a_chunk_run_again():
     columns = {
         "remat_layers": [None, 0, 2, 4, 99, 3],

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 import mla_cost
+from mla_cost import InputError
 from mla_cost.cli import main
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.pricing.whole_model import with_rank
 
 PLAN = ("plan", "deepseek-v3-2048-h800", "--form", "explicit")  # oom on stage 1; stages 11 to 15 fit
 
@@ -54,3 +57,18 @@ def test_a_stage_of_a_plan_that_fits_says_no_more():
     assert row.verdict is not None
     assert row.verdict.status == "fits"
     assert "the plan does not fit" not in row.verdict.reason
+
+
+@pytest.mark.parametrize(("rank", "stage"), [("last", 3), ("worst", None), ("0", 0), ("7", 1), ("15", 3)])
+def test_a_rank_selects_its_stage(rank: str, stage: int | None) -> None:
+    """16 ranks over 4 stages, stages outermost: ranks 4 to 7 are the second."""
+    settings = PlanSettings(scope="model", pp=4, tp=2, sp=1, dp=2)
+    assert with_rank(settings, rank).stage == stage
+    unsaid = PlanSettings(scope="model", pp=4, tp=2, dp=2)  # sp is 1 at this scope where nothing is said
+    assert with_rank(unsaid, rank).stage == stage
+
+
+@pytest.mark.parametrize(("rank", "stage"), [("16", None), ("first", None), ("last", 1)])
+def test_no_such_rank(rank: str, stage: int | None) -> None:
+    with pytest.raises(InputError, match=r"no such rank|a stage is stated too"):
+        with_rank(PlanSettings(scope="model", pp=4, tp=2, sp=1, dp=2, stage=stage), rank)

@@ -67,8 +67,15 @@ def _tokens(plan: Fields) -> int:
     return int(sizes["seq_len"]) // int(sizes["sp"]) * int(sizes["micro_batch"])
 
 
+def _fits(row: PublishedRow, result: Result, plan: Fields) -> float:
+    """1 where the device holds it, else 0."""
+    del row, plan
+    return float(result.verdict is not None and result.verdict.status in {"fits", "tight"})
+
+
 NAMED: Mapping[str, Callable[[PublishedRow, Result, Fields], Any]] = {
     "saved elements per token": _saved,
     "gathered elements per token": _gathered,
     "sent as the paper counts": _sent,
+    "fits": _fits,
 }

@@ -102,6 +102,8 @@ def _off(published: Figure, predicted: Figure) -> float:
         return max((mine / theirs - 1 for mine, theirs in zip(predicted, published, strict=True)), key=abs)
     assert not isinstance(published, list)
     assert not isinstance(predicted, list)
+    if isinstance(published, bool):
+        return float(bool(predicted) != published)
     return predicted / published - 1
 
 

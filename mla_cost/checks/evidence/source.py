@@ -24,7 +24,7 @@ SOURCES = (
     "other_runs",
 )  # in the order of the page; a further source is one more file and name
 Unit = Literal["GB", "MB", "GiB", "MiB", "bytes", "elements", "percent", "ratio", "absolute", "truth", "fits"]
-UNITS = {"GB": 1e9, "MB": 1e6, "GiB": 2.0**30, "MiB": 2.0**20, "bytes": 1.0, "elements": 1.0}
+UNITS = {"GB": 1e9, "MB": 1e6, "GiB": 2.0**30, "MiB": 2.0**20, "bytes": 1.0, "elements": 1.0, "fits": 1.0}
 
 
 class _Strict(BaseModel):

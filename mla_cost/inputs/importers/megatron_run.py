@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from mla_cost.declared.foreign import ADAM, CP_COMM_TYPES, PLAIN, SHARED_STATES, TRAINED
+from mla_cost.declared.optimizers import OPTIMIZERS
 from mla_cost.errors import InputError
 from mla_cost.inputs.importers.arguments import Arguments
 from mla_cost.inputs.importers.imported import Reading
 from mla_cost.inputs.importers.megatron_model import ARGUMENTS, CONFIG, MEGATRON, number_or
+from mla_cost.inputs.table import TABLE
 from mla_cost.language.recompute import DISCARDING, POLICIES
 
 PARALLEL: Final = f"{MEGATRON}core/model_parallel_config.py"
@@ -175,7 +177,9 @@ def _precision(given: Arguments, reading: Reading) -> None:
 
 def _optimizer(given: Arguments, reading: Reading) -> None:
     found = given.text("--optimizer")
-    if found not in {None, *ADAM}:
+    if found in OPTIMIZERS and found not in ADAM:
+        reading.take("optimizer", found, given.said("--optimizer"))
+    elif found not in {None, *ADAM}:
         reading.ignore(given.said("--optimizer"), "two moments of Adam are priced", priced=True)
     _peak_events(given, reading)
     fsdp, shared = given.has("--use-megatron-fsdp", "--use-torch-fsdp2"), given.has("--use-distributed-optimizer")
@@ -198,7 +202,7 @@ def _peak_events(given: Arguments, reading: Reading) -> None:
     if given.has("--use-precision-aware-optimizer") is None:
         return
     first, second = (given.text(flag) or "fp32" for flag in ("--exp-avg-dtype", "--exp-avg-sq-dtype"))
-    if first == second and first in {"fp32", "bf16"}:
+    if first == second and first in TABLE["moment_dtype"].values:
         reading.take("moment_dtype", first, "--exp-avg-dtype, --exp-avg-sq-dtype")
     else:
         said = f"--exp-avg-dtype {first} --exp-avg-sq-dtype {second}"
