@@ -27,6 +27,7 @@ COMMANDS = {
     "export": "Print the flags of a framework for a plan.",
     "check": "Check plan, model and device files and launch scripts.",
     "init": "Write an annotated plan of a whole model to start from.",
+    "completion": "Print a script that completes commands, flags and names in a shell.",
     "import": "Read a launch script or a framework's config into a plan file.",
     "oom": "Read an out-of-memory error of torch beside a plan.",
     "snapshot": "Set a memory snapshot of torch beside a plan.",

@@ -119,6 +119,10 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ),
         ("diff train.sh plan.yaml --device h100-80gb", "a launch script beside a plan, on one device"),
     ),
+    "completion": (
+        ("completion bash", 'for ~/.bashrc: eval "$(mla-cost completion bash)"'),
+        ("completion fish", "for ~/.config/fish/completions/mla-cost.fish"),
+    ),
     "check": (
         ("check plan.yaml config.json", "each fault as file:line:column: message; 1 where there is one"),
         ("check configs/plans/moonlight-8-h100.yaml --format json", "the same for an editor"),

@@ -90,7 +90,7 @@ def _words(row: Setting, value: Any) -> Iterator[str]:
     elif not row.flag or value is None:
         yield from ("--set", f"{row.name}={_text(value)}")
     else:
-        yield from (row.flags[0], str(int(value)) if row.kind == "bytes" else _text(value))
+        yield from (row.flags[0], f"{int(value)}B" if row.kind == "bytes" else _text(value))
 
 
 def _entries(row: Setting, entries: Mapping[str, Any]) -> Iterator[str]:

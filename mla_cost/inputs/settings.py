@@ -30,9 +30,13 @@ from mla_cost.inputs.table import TABLE
 from mla_cost.language.recompute import canonical
 
 _LARGEST = 2**50
+_MOST_MONEY = 1e9
+_BARE = 2**20  # a number below it that is typed without a unit is hardly one of bytes
 
 
 def _bounded(given: Any, read: ValidatorFunctionWrapHandler) -> ByteSize:
+    if isinstance(given, str) and given.strip().isdecimal() and 0 < int(given[:20]) < _BARE:
+        raise ValueError(f"needs a unit, as {given.strip()}GiB; bytes are {given.strip()}B")
     try:
         amount: ByteSize = read(given)
     except ValidationError:
@@ -50,9 +54,16 @@ def _limits(name: str) -> Any:
     return Field(ge=row.least, le=row.most)
 
 
-def _written(given: Any) -> Any:
-    """A number as it would be written: YAML reads an amount of money as one."""
-    return str(given) if isinstance(given, int | float) and not isinstance(given, bool) else given
+def _money(given: Any) -> Any:
+    """An amount as it would be written: YAML reads one as a number."""
+    text = str(given) if isinstance(given, int | float) and not isinstance(given, bool) else given
+    try:
+        amount = float(text) if isinstance(text, str) else 0
+    except ValueError:
+        amount = -1.0
+    if not 0 <= amount <= _MOST_MONEY:
+        raise ValueError(f"must be a price of a device-hour such as 2.10, not {shown(given)}")
+    return text
 
 
 def _default(name: str) -> Any:
@@ -156,7 +167,7 @@ class PlanSettings(BaseModel):
     gather_overlap: table.Switched | None = _default("gather_overlap")
     p2p_overlap: table.Switched | None = _default("p2p_overlap")
     tokens: Annotated[Tokens, _limits("tokens")] | None = _default("tokens")
-    price: Annotated[str, BeforeValidator(_written), _limits("price")] | None = _default("price")
+    price: Annotated[str, BeforeValidator(_money), _limits("price")] | None = _default("price")
     published: Annotated[str, _limits("published")] | None = _default("published")
     reserve: dict[str, Memory] = _default("reserve")
     fragmentation_percent: Annotated[int, _limits("fragmentation_percent")] | None = _default("fragmentation_percent")

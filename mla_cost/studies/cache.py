@@ -93,7 +93,7 @@ def cache(
     chosen("weights", weights, tuple(WEIGHT_BYTES))
     if form:
         chosen("form", form, kv_cache.forms())
-    on = catalog.device(device) if device else None
+    on = None if device is None else catalog.device(device)
     names = [model] if isinstance(model, str) else model
     beside = None if on is None else _Beside(on, ranks, weights)
     found = []

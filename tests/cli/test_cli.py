@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -250,7 +252,7 @@ FLAGS = [
     (["--causal"], "causal", True),
     (["--no-causal"], "causal", False),
     (["--other-memory", "2GiB"], "other_memory", 2 * GIB),
-    (["--other-memory", "1000"], "other_memory", 1000),
+    (["--other-memory", "1000B"], "other_memory", 1000),
     (["--reserve", "runtime context=1GiB"], "reserve", {"runtime context": GIB}),
     (["--set", "seq_len=8192"], "seq_len", 8192),
     (["--scope", "attention"], "scope", "attention"),
@@ -646,6 +648,9 @@ def test_a_real_process_ends_as_it_should():
         ("plan --set sp=2 --set sp=4", "--set sp", "given twice"),
         ("explain laga --layer moe", "--layer", "--program"),
         ("evidence --no-notes --format json", "--no-notes", "--format json"),
+        ("plan --other-memory 20", "other_memory", "needs a unit, as 20GiB; bytes are 20B"),
+        ("plan --price abc", "price", "must be a price of a device-hour such as 2.10"),
+        ("cache --device ''", "device", "unknown device"),
         ("evidence --quiet --format json", "--quiet", "--format json"),
         ("evidence --no-notes -q", "--no-notes", "--quiet"),
         ("validate --no-notes --format json", "--no-notes", "--format json"),
@@ -653,7 +658,7 @@ def test_a_real_process_ends_as_it_should():
     ],
 )
 def test_a_flag_without_effect_is_refused_by_name(cli, line, flag, beside):
-    message = cli(*line.split(), code=2)
+    message = cli(*shlex.split(line), code=2)
     assert flag in message
     assert beside in message
 
@@ -718,3 +723,22 @@ def test_what_was_assumed_is_not_verified(cli, tmp_path):
     shown = cli("show", file)
     assert "assumed: num_nextn_predict_layers is not in the file" in shown
     assert not re.search(r"(?m)^assumed\.", shown)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_commands_flags_and_names(cli, tmp_path):
+    script = tmp_path / "completion.bash"
+    script.write_text(cli("completion", "bash"))
+    ask = 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _mla_cost 2>/dev/null; echo "${COMPREPLY[@]}"'
+    for words, answer in (
+        ("mla-cost pl", "plan plans"),
+        ("mla-cost plan --micro-batches", "--micro-batches"),
+        ("mla-cost plan --model moonl", "moonlight-16b-a3b"),
+        ("mla-cost search moon", "moonlight-8-h100"),
+        ("mla-cost plan --set seq", "seq_len="),
+        ("mla-cost show h100", "h100-80gb"),
+    ):
+        line = ["bash", "-c", ask, str(script), *words.split()]
+        assert subprocess.run(line, capture_output=True, text=True, check=True).stdout.strip() == answer
+    fish = cli("completion", "fish").splitlines()
+    assert "complete -c mla-cost -n '__fish_seen_subcommand_from plan' -l mask -xa 'none tensor'" in fish

@@ -470,7 +470,7 @@ def test_texts_of_others_are_no_formulas_no_markup_and_no_codes(tmp_path):
     file = tmp_path / "model.json"
     file.write_text(json.dumps(HOSTILE))
     study = sweep(over={"model": [str(file), "deepseek-v3"]}, device="a100-80gb", scope="attention")
-    text = study.to_csv()
+    text = study.to_csv() or ""
     assert text.splitlines()[1].startswith("'=cmd|1,")
     assert study.to_csv(tmp_path / "rows.csv") is None
     assert (tmp_path / "rows.csv").read_text() == text
