@@ -13,7 +13,7 @@ from mla_cost.inputs.table import TABLE
 from mla_cost.mesh.placement import implied_layout
 from mla_cost.mesh.schedule import idle
 from mla_cost.pricing.compile import saved
-from mla_cost.pricing.whole_model import StageCost, parallel_of
+from mla_cost.pricing.whole_model import StageCost, parallel_of, state_settings
 
 FUSED = TABLE["moe_style"].default
 MTP_PARTS = "several multi-token-prediction modules, and one apart from the loss, are priced from their parts"
@@ -24,6 +24,11 @@ def model_notes(model: ModelConfig, settings: PlanSettings, costs: Sequence[Stag
     yield from _parts(costs)
     yield from _stated_parts(costs)
     yield from _spread(settings)
+    if state_settings(settings).row.whole_dtype:
+        yield (
+            f"sharding {settings.sharding}: a rank keeps its parts of weights and gradients in fp32; dtype is that in "
+            "which weights are gathered, gradient_dtype that in which gradients are summed over ranks"
+        )
     if OPTIMIZERS[settings.optimizer].note:
         yield OPTIMIZERS[settings.optimizer].note
     yield from _laid_out(model, settings)

@@ -190,6 +190,11 @@ def sharding_problem(parallel: Parallel, settings: StateSettings) -> str:
     """Why states cannot be shared that way at these degrees, with the way out; empty where they can."""
     if parallel.pp > 1 and settings.row.one_stage:
         return settings.row.one_stage.format(pp=parallel.pp)
+    if settings.row.whole_dtype and settings.main_dtype != FULL:
+        return (
+            f"sharding {settings.sharding} keeps weights in fp32 and none beside them; change main_weights to fp32, or "
+            "sharding to distributed"
+        )
     whole = settings.tensors.whole
     if whole and settings.sharding not in whole:
         return (

@@ -209,6 +209,16 @@ def test_muon_keeps_one_momentum_for_matrices_and_makes_one_update_at_a_time() -
     )
 
 
+def test_parts_of_weights_in_fp32_have_no_remainders() -> None:
+    """Four fp32 tensors a weight over 8 ranks, and the way out of the refusal is none."""
+    found = states(plain(1024), Parallel(dp=8), StateSettings(sharding="fsdp"))
+    assert (found.weight_bytes, found.gradient_bytes, found.optimizer_bytes) == (512, 512, 1024)
+    asked = StateSettings(sharding="fsdp", main_dtype="int16")
+    assert "change main_weights to fp32, or sharding to distributed" in sharding_problem(Parallel(dp=8), asked)
+    for mended in (asked._replace(main_dtype="fp32"), asked._replace(sharding="distributed")):
+        assert not sharding_problem(Parallel(dp=8), mended)
+
+
 def test_padding_is_named() -> None:
     found = states(plain(1000), Parallel(dp=3), StateSettings(sharding="distributed"))
     assert SHARDINGS["distributed"].padded_elements(1000, 3) == 1152
