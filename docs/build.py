@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from mla_cost.cli import page
 from mla_cost.declared.kernels import KERNELS
-from mla_cost.explaining import formulas
+from mla_cost.explaining import formulas, schemes
 from mla_cost.inputs import catalog
 from mla_cost.language.dims import SYMBOLS
 from mla_cost.language.program import Limit
@@ -144,6 +144,9 @@ def pages() -> Iterator[tuple[Path, str]]:
             yield path, MARK.sub(lambda mark: f"{mark.group(1)}{mark.group(2)}{PARTS[mark.group(1)]()}\n", text)
     yield ROOT / "docs" / "formulas.md", formulas.page()
     yield ROOT / "docs" / "cli.md", page.page()
+    yield ROOT / "docs" / "schemes.md", schemes.page()
+    for name, drawn in schemes.pictures():
+        yield ROOT / "docs" / "pictures" / "schemes" / name, drawn
     if find_spec("matplotlib"):
         yield picture("laga-paper.svg", "plan laga-paper --form absorbed")
 
@@ -151,5 +154,6 @@ def pages() -> Iterator[tuple[Path, str]]:
 if __name__ == "__main__":
     for page, wanted in list(pages()):
         if not page.is_file() or page.read_text(encoding="utf-8") != wanted:
+            page.parent.mkdir(exist_ok=True)
             page.write_text(wanted, encoding="utf-8")
             sys.stdout.write(f"{page.relative_to(ROOT)} written\n")

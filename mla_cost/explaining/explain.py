@@ -183,9 +183,11 @@ def variant_key(
     ones = {_known("one", name, ONES) for name in one}
     if not chosen.divides_heads:
         ones = {"n" if symbol == "l" else symbol for symbol in ones}
+    elif chosen.inside:
+        ones = {"l_in" if symbol == "l" else symbol for symbol in ones}
     absent = frozenset(_known("without", name, WITHOUT) for name in without)
     settings.setdefault("value_padding", _own_padding(form, kernel))
-    known = predicates(frozenset(ones), absent, chosen.divides_heads)
+    known = predicates(frozenset(ones), absent, chosen.divides_heads, nested=bool(chosen.inside))
     return Key(form_of(form).name, chosen.name, kernel, known, dtype, **settings)
 
 
@@ -255,9 +257,16 @@ def _collective_term(run: Timeline, at: int, quantity: str) -> Summand:
     width = str(DTYPE_BYTES[called.dtype])
     if quantity == "payload":
         return Summand(called.tensor, where, (width, *declared(called.handed)), called.payload)
+    return Summand(called.tensor, where, collective_factors(run, at), called.wire)
+
+
+def collective_factors(run: Timeline, at: int) -> tuple[str, ...]:
+    """What multiplies to the bytes that a collective sends: of hops what is handed on, else a piece to each other."""
+    called = run.collectives[at]
+    width = str(DTYPE_BYTES[called.dtype])
     if called.handed == called.piece and called.kind == HOPS:
-        return Summand(called.tensor, where, (width, *declared(called.handed)), called.wire)
-    return Summand(called.tensor, where, (width, f"{called.ranks}-1", *declared(called.piece)), called.wire)
+        return width, *declared(dim for dim in called.handed if dim != "1")
+    return width, f"{called.ranks}-1", *declared(called.piece)
 
 
 def _flop_terms(run: Timeline) -> Iterable[Summand]:

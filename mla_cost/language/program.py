@@ -139,7 +139,8 @@ SIZES_ASKED: Final = (
     "heads",
     "sp_inside",
     "sp_outside",
-    "four",
+    "qk",
+    "v",
 )  # what requirements ask about, and their messages tell
 
 
@@ -148,7 +149,7 @@ class Requirement:
     """A condition for a program to exist. message may use the names of all values, e.g. `{heads}`.
 
     kind `divides`: `what` must be a multiple of `by`, or of `times` as much where `by` is above 1; `at_most`: `what` <=
-    `by`. Both name settings or dims.
+    `by`. Both name settings or dims. way_out: what to do instead, where no degree or length helps.
 
     Raises:
         DeclarationError: a name that is none of those, in the message too.
@@ -160,6 +161,7 @@ class Requirement:
     by: str
     message: str
     times: int = 1
+    way_out: str = ""
 
     def __post_init__(self) -> None:
         named = [field.split(".")[0] for _, field, _, _ in Formatter().parse(self.message) if field is not None]
@@ -180,8 +182,10 @@ class Requirement:
 
 def sizes_asked(values: Mapping[str, Any]) -> dict[str, Any]:
     """What requirements ask about, by the names of settings and dims. values: of the symbols S, P and n."""
-    inside, outside = values.get("A", 1), values.get("C", values["P"])
-    return dict(zip(SIZES_ASKED, (values["S"], values["P"], values["n"], inside, outside, 4), strict=True))
+    inside, outside, qk = values.get("A", 1), values.get("C", values["P"]), values["k"] + values["r"]
+    return dict(
+        zip(SIZES_ASKED, (values["S"], values["P"], values["n"], inside, outside, qk, values["v"]), strict=True)
+    )
 
 
 class Form(NamedTuple):
@@ -351,7 +355,7 @@ class Scheme(NamedTuple):
     deal: how the tokens of a sequence sit on ranks. profiles: whose code runs it. basis: whether its moves were read in
     code or in equations (`stated`), follow from what was read (`derived`), or are ours from words (`inferred`).
     offered: whether searches, levers and the grids of tests try it where nobody names it. systems: where it is found,
-    under the names that it has there. notes: reported with every answer.
+    under the names that it has there. use: when, as the end of a sentence. notes: reported with every answer.
     """
 
     name: str
@@ -367,6 +371,7 @@ class Scheme(NamedTuple):
     basis: Literal["stated", "derived", "inferred"] = "stated"
     offered: bool = False
     systems: tuple[str, ...] = ()
+    use: str = ""
     notes: tuple[str, ...] = ()
 
     @property

@@ -446,6 +446,8 @@ class _Run:
             return
         present = [name for name, it in zip(point.names, here, strict=True) if not it.is_absent(self.key.predicates)]
         here.clear()
+        if not present:
+            return
         if len(present) == 1:
             self._bind(names, (BoundName(present[0], None),), self._move(point.tag, move, present[0], names))
             return

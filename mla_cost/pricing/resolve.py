@@ -381,6 +381,8 @@ def _require(scheme: Scheme, values: Mapping[str, int], tp: int) -> None:
 
 def _way_out(scheme: Scheme, broken: Requirement, fields: Mapping[str, int]) -> str:
     """The nearest degree below that meets every requirement of the scheme, and the nearest length above."""
+    if broken.way_out:
+        return broken.way_out
     divided = [need for need in scheme.requires if need.by == broken.by]
     most = min(fields[broken.by], gcd(*(fields[need.what] for need in divided)))  # what divides all divides this
     degrees = range(most, 0, -1)

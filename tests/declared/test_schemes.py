@@ -29,12 +29,14 @@ LATENTS = 16515072  # 2 * 7 * 2048 * 576
 SENT: dict[str, tuple[int, int]] = {
     "ring-own": (RINGS, 3858759680),  # 2 * 7 * T * W and 4 * 8 * T * W
     "ring-cycles": (RINGS, 2 * RINGS),
+    "ring-mindspeed": (RINGS, 2 * RINGS),
     "ring-cache-full": (RINGS, 1342177280),  # keys and values one hop, gradients seven
     "ring-cache-half": (RINGS, 1744830464),  # keys one hop, values and gradients seven
     "double-ring": (RINGS, 2 * RINGS),
     "gather-rotate": (RINGS, 3858759680),
     "gather-heads": (RINGS, 2 * RINGS),
     "kv-gather": (RINGS, RINGS),
+    "kv-gather-zigzag": (RINGS, RINGS),
     "ulysses": (2 * 146800640, 2 * 146800640),
     "ulysses-padded": (2 * 176160768, 2 * 176160768),
     "ulysses-headless": (2 * 133038080, 2 * 133038080),
@@ -69,7 +71,7 @@ def test_bytes_sent(scheme):
 
 
 def test_every_scheme_has_figures_here_or_in_two_levels():
-    assert {*SENT, *OF_MEGATRON, "usp", "a2a-p2p"} == set(SCHEMES)
+    assert {*SENT, *OF_MEGATRON, "usp", "hybrid-mindspeed", "a2a-p2p"} == set(SCHEMES)
 
 
 def test_megatrons_schemes():
@@ -146,6 +148,11 @@ def test_refusals_name_the_way_out_and_it_works():
     absorbed = row("ring-own", form="absorbed").verdict
     assert absorbed is not None
     assert "its scheme is latent-gather" in absorbed.reason
+    wide = row("ulysses-padded", dims=TINY | {"v_head_dim": 16}, seq_len=64).verdict
+    assert wide is not None
+    assert wide.reason.endswith("V (16) is wider than that (12); use scheme ulysses")
+    assert row("ulysses", dims=TINY | {"v_head_dim": 16}, seq_len=64).memory.saved_bytes
+    assert row("ulysses-headless", dims=TINY | {"qk_rope_head_dim": 0}, seq_len=64).memory.saved_bytes
 
 
 def test_rings_differ_by_what_goes_home():
@@ -158,3 +165,42 @@ def test_a_sweep_prices_groups_inside_groups_as_plans_do():
     settings: dict[str, Any] = {"scope": "attention", "kernel": "flash", "device": None, "dims": TINY, "seq_len": 64}
     table = mla_cost.sweep(over=over, form="explicit", **settings)
     assert len(table) == 48
+
+
+def test_a_latent_ring_of_a_small_model():
+    """DeepSeek-V2-Lite, four ranks of 4096 tokens: 576 elements where expanded keys and values have 5120."""
+    found = row("latent-ring", model="deepseek-v2-lite", seq_len=16384, sp=4)
+    assert sent(found) == (14155776, 51904512)
+
+
+# ranks, tokens: MB of 1e6 of explicit and LAGA as arXiv 2607.17644 prints them in table 1
+PRINTED = {
+    (4, 4096): (251.7, 127.0),
+    (4, 8192): (503.3, 254.0),
+    (8, 4096): (146.8, 74.0),
+    (8, 8192): (293.6, 148.0),
+    (8, 16384): (587.2, 296.0),
+    (16, 4096): (78.6, 39.6),
+    (16, 8192): (157.3, 79.2),
+    (16, 16384): (314.6, 158.5),
+}
+
+
+def printed(scheme: str, **asked: Any) -> float:
+    """The paper's account: all-to-alls twice, the latent once as it is handed over."""
+    calls = row(scheme, **asked).communication.collectives
+    forward = [call for call in calls if call.phase == "forward"]
+    twice = sum(2 * call.wire_bytes for call in forward if call.kind == "all_to_all")
+    return (twice + sum(call.payload_bytes for call in forward if call.kind == "all_gather")) / 1e6
+
+
+@pytest.mark.parametrize(("ranks", "tokens"), PRINTED)
+def test_the_printed_table_of_the_laga_paper(ranks, tokens):
+    found = tuple(round(printed(scheme, sp=ranks, seq_len=tokens), 1) for scheme in ("ulysses", "latent-gather"))
+    assert found == PRINTED[ranks, tokens]
+
+
+def test_its_ratios_by_heads():
+    for heads, ratio in ((16, 1.88), (32, 1.94), (64, 1.97), (128, 1.98)):
+        asked: dict[str, Any] = {"sp": 8, "seq_len": 8192, "dims": {"heads": heads}}
+        assert round(printed("ulysses", **asked) / printed("latent-gather", **asked), 2) == ratio

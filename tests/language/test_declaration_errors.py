@@ -144,6 +144,9 @@ LINES = {
 }
 
 
+ASKED = "seq_len, sp, heads, sp_inside, sp_outside, qk, v"
+
+
 @pytest.mark.parametrize("name", LINES)
 def test_a_line_of_a_form(name, monkeypatch):
     old, new, words = LINES[name]
@@ -244,8 +247,16 @@ def test_the_command_line_prints_it_and_ends_with_2(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("what", "message", "said"),
     [
-        ("seq_length", "", "a requirement asks about seq_len, sp, heads, not 'seq_length'; did you mean seq_len?"),
-        ("heads", "{head} heads over sp {sp}", "a requirement asks about seq_len, sp, heads, not 'head'"),
+        (
+            "seq_length",
+            "",
+            f"a requirement asks about {ASKED}, not 'seq_length'; did you mean seq_len?",
+        ),
+        (
+            "heads",
+            "{head} heads over sp {sp}",
+            f"a requirement asks about {ASKED}, not 'head'",
+        ),
     ],
 )
 def test_a_requirement_is_checked_where_it_is_declared(what: str, message: str, said: str) -> None:

@@ -87,7 +87,7 @@ def test_flashcps_elements():
 
 def test_a_ring_reads_three_quarters_of_what_comes():
     """One causal document, zig-zag: a quarter of the chunks that a ring brings is read by nobody."""
-    for ranks, needed in ((4, 18), (8, 84)):
+    for ranks, needed in ((4, 18), (8, 84), (16, 360)):
         spread = deal([2 * ranks * 1000], ranks, "zigzag")
         chunks = sum(spread.sent("needed")) / 1000
         assert round(chunks) == needed  # a chunk's last token is read by none of its own rank's alone

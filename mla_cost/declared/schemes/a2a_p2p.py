@@ -14,5 +14,6 @@ SCHEME = Scheme(
     deal="zig-zag",
     profiles=("megatron",),
     systems=("Megatron cp_comm_type a2a+p2p with hierarchical_context_parallel_sizes",),
+    use="where sp goes beyond the heads or a node: heads inside the node, hops between nodes",
     source="NVIDIA/TransformerEngine@d0067d0da6cb context_parallel.py; arXiv 2405.07719",
 )

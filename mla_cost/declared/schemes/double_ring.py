@@ -12,5 +12,6 @@ SCHEME = Scheme(
     inside="window",
     deal="zig-zag",
     systems=("LoongTrain", "MindSpeed --cp-window-size"),
+    use="where a ring goes over several nodes: most of its hops stay inside",
     source="arXiv 2406.18485; Ascend/MindSpeed@028de58c docs/zh/features/double-ring.md",
 )

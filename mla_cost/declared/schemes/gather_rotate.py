@@ -11,5 +11,6 @@ SCHEME = Scheme(
     attends='around "move gather" "saved own" "back home" "gradients fp32" "alive all"',
     deal="zig-zag",
     systems=("PyTorch context_parallel, allgather rotation (default)",),
+    use="where PyTorch runs attention and memory allows all keys and values at once",
     source="pytorch/pytorch torch/distributed/tensor/experimental/_context_parallel/_attention.py",
 )

@@ -9,6 +9,7 @@ SCHEME = Scheme(
     moves={},
     requires=(HALVES,),
     attends="gathered_attention",
+    use="where heads cannot be divided and a gather's two copies fit",
     source="NVIDIA/Megatron-LM, context parallelism with cp_comm_type all_gather; arXiv 2407.21783, section 3.3.2",
     deal="zig-zag",
     profiles=("megatron",),

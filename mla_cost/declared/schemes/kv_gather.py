@@ -8,6 +8,7 @@ SCHEME = Scheme(
     title="all-gather of k and v; queries and output stay where they are",
     moves={"key": "gather", "value": "gather"},
     requires=(SEQUENCE,),
+    use="where memory allows all keys and values to stay: backward sends half of what gathering again does",
     source="NVIDIA/Megatron-LM, context parallelism with cp_comm_type all_gather",
     offered=True,
 )

@@ -8,6 +8,7 @@ SCHEME = Scheme(
     title="all-to-all of q and the output, all-gather of the latent",
     moves={"query": "sequence_to_heads", "latent": "gather", "weights": "own_heads", "output": "heads_to_sequence"},
     requires=(SEQUENCE, HEADS),
+    use="while a rank keeps two heads or more: it sends less than Ulysses (320 l > 576 at DeepSeek-V3's widths)",
     source="arXiv 2607.17644",
     offered=True,
 )

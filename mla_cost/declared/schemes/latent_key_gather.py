@@ -9,6 +9,7 @@ SCHEME = Scheme(
     moves={"latent": "gather"},
     requires=(SEQUENCE,),
     systems=("Megatron AbsorbedMLASelfAttention under DSA, without its index key", "slime --allgather-cp"),
+    use="in the absorbed form where heads cannot be divided; the explicit form expands everything everywhere",
     source="NVIDIA/Megatron-LM@d98e8a64 megatron/core/transformer/experimental_attention_variant/absorbed_mla.py",
     notes=("the explicit form makes keys and values of all positions and heads on every rank",),
 )

@@ -37,3 +37,10 @@ HALVES_OUTSIDE = Requirement(
     "every inner group holds two equal chunks, and 2 x {sp_outside} groups do not divide seq_len {seq_len}",
     times=2,
 )
+NARROW_VALUES = Requirement(
+    "at_most",
+    "v",
+    "qk",
+    "V is filled up to the width of keys, and V ({v}) is wider than that ({qk})",
+    way_out="use scheme ulysses",
+)

@@ -9,6 +9,7 @@ SCHEME = Scheme(
     moves={},
     requires=(HALVES,),
     attends="ring_attention",
+    use="where heads cannot be divided and hops hide behind attention",
     source="NVIDIA/Megatron-LM, context parallelism with cp_comm_type p2p; arXiv 2310.01889 (Ring Attention)",
     deal="zig-zag",
     profiles=("megatron",),

@@ -11,5 +11,6 @@ SCHEME = Scheme(
     attends='around "move hops" "saved every" "back along" "gradients as-keys" "alive two"',
     deal="zig-zag",
     systems=("MindSpeed --context-parallel-kv-cache-policy full",),
+    use="where links are slow and memory is not: backward sends keys and values once",
     source="Ascend/MindSpeed@028de58c docs/zh/features/context_parallelism_kv_cache.md",
 )

@@ -11,5 +11,6 @@ SCHEME = Scheme(
     attends='around "move hops" "saved every-key" "back along" "gradients as-keys" "alive two"',
     deal="zig-zag",
     systems=("MindSpeed --context-parallel-kv-cache-policy half",),
+    use="between ring-cache-full and a ring that keeps one chunk",
     source="Ascend/MindSpeed@028de58c docs/zh/features/context_parallelism_kv_cache.md",
 )

@@ -13,6 +13,7 @@ SCHEME = Scheme(
         "output": "heads_to_sequence",
     },
     requires=(SEQUENCE, HEADS),
+    use="up to as many ranks as heads, inside fast links",
     source="arXiv 2309.14509 (DeepSpeed-Ulysses)",
     profiles=("reference", "megatron"),
     offered=True,

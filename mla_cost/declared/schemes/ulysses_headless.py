@@ -25,5 +25,6 @@ keys_values(latent, k_rope, w):
     return key, value
 """,
     systems=("torchtitan pull request 4760",),
+    use="in place of Ulysses: the rope key goes once and not once for every head",
     source="pytorch/torchtitan pull request 4760 (open)",
 )

@@ -1,6 +1,6 @@
 """Ulysses around an attention call that was handed V padded to the width of K: every exchange is k + r wide."""
 
-from mla_cost.declared.schemes.requirements import HEADS, SEQUENCE
+from mla_cost.declared.schemes.requirements import HEADS, NARROW_VALUES, SEQUENCE
 from mla_cost.language.program import Scheme
 
 SCHEME = Scheme(
@@ -12,7 +12,7 @@ SCHEME = Scheme(
         "padded_value": "sequence_to_heads",
         "output": 'heads_to_sequence, cut_to "v"',
     },
-    requires=(SEQUENCE, HEADS),
+    requires=(SEQUENCE, HEADS, NARROW_VALUES),
     text="""
 keys_values(latent, k_rope, w):
     kv[S b n k+v] = linear latent, w
@@ -24,5 +24,6 @@ keys_values(latent, k_rope, w):
     return key, value
 """,
     systems=("Hugging Face flash path under ms-swift", "verl's general path"),
+    use="only where the attention call takes one width: it sends 1.2 times what Ulysses does",
     source="modelscope/ms-swift@3602360a swift/sequence_parallel/ulysses.py; transformers modeling_deepseek_v3",
 )

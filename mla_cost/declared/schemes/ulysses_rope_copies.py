@@ -1,6 +1,6 @@
 """verl's Ulysses for Kimi-VL: the rope key in one copy a rank; V padded after its exchange, so the output is wide."""
 
-from mla_cost.declared.schemes.requirements import HEADS, SEQUENCE
+from mla_cost.declared.schemes.requirements import HEADS, NARROW_VALUES, SEQUENCE
 from mla_cost.language.program import Scheme
 
 SCHEME = Scheme(
@@ -13,7 +13,7 @@ SCHEME = Scheme(
         "unpadded_value": "sequence_to_heads",
         "output": 'heads_to_sequence, cut_to "v"',
     },
-    requires=(SEQUENCE, HEADS),
+    requires=(SEQUENCE, HEADS, NARROW_VALUES),
     text="""
 keys_values(latent, k_rope, w):
     kv[S b n k+v] = linear latent, w
@@ -27,6 +27,7 @@ keys_values(latent, k_rope, w):
     return key, value
 """,
     systems=("verl verl/models/transformers/kimi_vl.py",),
+    use="where verl runs Kimi-VL",
     source="verl-project/verl@1dda039b verl/models/transformers/kimi_vl.py",
     notes=("an all-to-all of one copy of the rope key for each rank sends what a gather does, and is reported as one",),
 )

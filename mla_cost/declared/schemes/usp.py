@@ -14,5 +14,6 @@ SCHEME = Scheme(
     inside="heads",
     deal="zig-zag",
     systems=("yunchang LongContextAttention", "ms-swift (sp_inside is gcd of KV heads and sp)"),
+    use="where sp goes beyond the heads or a node and these libraries run attention",
     source="arXiv 2405.07719; feifeibear/long-context-attention@56118e0d; modelscope/ms-swift@3602360a",
 )
