@@ -115,7 +115,29 @@ def reserves() -> str:
     return markdown.table(("item", "MiB", "per", "how sure", "devices"), rows)
 
 
+CEILINGS = (
+    "gemm_share",
+    "grouped_gemm_share",
+    "attention_share",
+    "memory_share",
+    "all_to_all_share",
+    "launch_floor_us",
+)
+
+
+def ceilings() -> str:
+    """What every device reaches, with its spread; an asterisk where no source says so."""
+    rows = []
+    for name in catalog.device_names():
+        time = catalog.device(name).time
+        facts = [time[fact] for fact in CEILINGS]  # type: ignore[index]  # names of facts
+        told = [f"{fact.value} ({fact.low} to {fact.high}){'' if fact.verified else ' *'}" for fact in facts]
+        rows.append((name, *told))
+    return markdown.table(("device", *(fact.replace("_", " ") for fact in CEILINGS)), rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "ceilings": ceilings,
     "first-output": partial(opening, MODEL_PLAN, "Peak event"),
     "model-output": partial(output, MODEL_PLAN),
     "block-output": partial(output, BLOCK_PLAN),

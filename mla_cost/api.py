@@ -19,7 +19,7 @@ from mla_cost.pricing import automatic, rows, verdicts
 from mla_cost.pricing.compile import EXPERTS, Key
 from mla_cost.pricing.resolve import Illegal, named, policy, usual_sp
 from mla_cost.pricing.scopes import require_scope
-from mla_cost.results import Plan, Result, Term
+from mla_cost.results import Plan, Result, Term, TraceSlice
 
 if TYPE_CHECKING:
     import sympy
@@ -196,6 +196,31 @@ def terms(settings: PlanSettings, term: str) -> tuple[Term, ...]:
         raise InputError(verdict.reason if verdict else "no form has numbers")
     device = {name: catalog.device(name) for name in found.inputs["devices"]}
     return tuple(explain(model, device.get(row.device or ""), settings, row, term) for row in priced)
+
+
+def trace(settings: PlanSettings) -> list[TraceSlice]:
+    """The block, or the optimizer step, of the first form on the first device, on a time line.
+
+    Raises:
+        InputError: bad input, no device whose time is known, no program, or more passes than a viewer takes.
+
+    """
+    from mla_cost.pricing import trace as lines
+    from mla_cost.pricing.automatic import with_kernel
+    from mla_cost.pricing.block import figures
+    from mla_cost.pricing.resolve import Illegal, resolve
+
+    settings = _for_scope(settings)
+    model, form = model_with_dims(settings), ALIASES.get(settings.form[0], settings.form[0])
+    device = catalog.device(settings.device[0]) if settings.device else None
+    try:
+        if settings.scope == "model":
+            return lines.step_trace(model, device, form, settings)
+        family = lines.require_ceilings(device).family
+        chosen, _ = with_kernel(model, device, form, settings)
+        return lines.block_trace(figures(resolve(model, form, chosen), family), device, settings)
+    except Illegal as error:
+        raise InputError(str(error)) from None
 
 
 def pictures(settings: PlanSettings) -> tuple[Picture, ...]:

@@ -267,6 +267,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             example="memory.svg", idle=("explain_term",),
         ),
         Option(
+            "trace", OUTPUT, "Write the step, or the block, as a Chrome or Perfetto trace.", "path",
+            metavar="FILE.json", example="step.json", idle=("explain_term",),
+        ),
+        Option(
             "snapshot_out", OUTPUT, "Write the first form's predicted timeline for PyTorch's memory viewer.", "path",
             metavar="FILE.pickle", example="predicted.pickle", idle=("explain_term",),
         ),

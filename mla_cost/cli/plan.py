@@ -35,6 +35,8 @@ def plan(given: Given) -> None:
         raise InputError(refused)
     if given["plot"] is not None:
         _draw(settings, answer, given["plot"])
+    if given["trace"] is not None:
+        _trace(settings, given["trace"])
     if given["snapshot_out"] is not None:
         from mla_cost.studies.snapshot import write_timeline
 
@@ -90,6 +92,19 @@ def _draw(settings: Any, answer: Any, plot: Path) -> None:
     from mla_cost.cli import plotting
 
     plotting.draw_plan(settings, answer, plot)
+
+
+def _trace(settings: Any, path: Path) -> None:
+    """The first form on the first device, as a file for a trace viewer."""
+    from mla_cost import api
+    from mla_cost.errors import InputError
+    from mla_cost.views.trace import trace_json
+
+    text = trace_json(api.trace(settings))
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", field="--trace", value=str(path)) from None
 
 
 def _explain(settings: Any, term: str, output: str) -> None:

@@ -121,11 +121,12 @@ def _row(
         memory=_memory(it, found.memory),
         compared_to_explicit=compare(it, baseline) if baseline is not None else (),
         notes=tuple(note for note in notes if note),
+        time=block_time(it, device, settings),
     )
 
 
 def numbers(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, it: BlockFigures) -> Result:
-    """A result with what columns tell of it, and without its tensors, its moments and its words."""
+    """A result with what columns tell of it, and without its tensors, moments, time and words."""
     return Result(
         device=device.name if device else None,
         scope=settings.scope,
@@ -145,7 +146,6 @@ def numbers(model: ModelConfig, device: DeviceConfig | None, settings: PlanSetti
         flops=Flops(_flops(it, "forward", settings.causal), _flops(it, "backward", settings.causal)),
         compared_to_explicit=(),
         verdict=verdicts.verdict(model, device, settings, it) if device else None,
-        time=block_time(it, device, settings),
     )
 
 

@@ -7,7 +7,7 @@ device's file has no ceilings. The model is on one page: docs/time.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from mla_cost.declared.profiles import PROFILES
@@ -26,7 +26,7 @@ from mla_cost.results import Communication, Seconds, Time, TimePart
 from mla_cost.timing import rules, step
 from mla_cost.timing.ceilings import ENDS, Ceilings, ceilings, has_ceilings
 from mla_cost.timing.placement import placement
-from mla_cost.timing.work import PhaseTime, Traffic, group_of, timed, work_of
+from mla_cost.timing.work import PhaseTime, Traffic, WorkAccount, group_of, timed, work_of
 
 HIDES: Final = {"tp": "tp_overlap", "ep": "expert_overlap"}  # axes whose exchanges a pass can hide under its own work
 # what a pass goes through: what backward makes again belongs to it
@@ -71,9 +71,15 @@ def pricing(device: DeviceConfig, settings: PlanSettings, end: Any, chosen: int 
 
 def program_times(at: Evaluation, how: Pricing) -> dict[str, PhaseTime]:
     """Every phase of an evaluated program."""
-    account = work_of(at.account.timeline)
-    amounts = [amount.at(at.values) for amount in account.summed]
+    account, amounts = _amounts(at)
     return timed(account, amounts, how.on, how.causal, at.values, how.by)
+
+
+@lru_cache(maxsize=64)
+def _amounts(at: Evaluation) -> tuple[WorkAccount, list[int]]:
+    """What a program runs; the ends of a band ask for the same."""
+    account = work_of(at.account.timeline)
+    return account, [amount.at(at.values) for amount in account.summed]
 
 
 class Pass(NamedTuple):
@@ -356,13 +362,14 @@ def one_step(
     stages = tuple(alike[id(cost.costs)] for cost in costs)
     hop = _hop(model, settings, how)
     parallel = parallel_of(settings)
-    passes = step.step_length(schedule_of(parallel), size_of(parallel), partial(_duration, stages), hop)
+    passes = step.step_length(schedule_of(parallel), size_of(parallel), partial(duration, stages), hop)
     slowest = max(range(len(stages)), key=lambda at: stages[at].once)
     reduction, hidden = _reduced(stages, settings)
     return StepTime(stages, passes, slowest, hop, reduction, hidden, max(stage.optimizer for stage in stages))
 
 
-def _duration(stages: Sequence[StageTime], stage: int, done: ScheduledPass) -> float:
+def duration(stages: Sequence[StageTime], stage: int, done: ScheduledPass) -> float:
+    """How long a pass of a stage takes."""
     return stages[stage].chunks[done.chunk][done.kind is PassKind.BACKWARD].seconds
 
 

@@ -77,6 +77,11 @@ class PricedPlan:
         return self.verdict.required_bytes or 0
 
     @property
+    def seconds(self) -> float | None:
+        """How long the blocks, or an optimizer step, take."""
+        return None if self.row.time is None else self.row.time.total.seconds
+
+    @property
     def sent(self) -> int:
         """Bytes that the rank sends, all axes and phases."""
         return self._work[0]
@@ -254,7 +259,13 @@ def lever(asked: PricedPlan, change: Change) -> Lever:
         reason=after.verdict.reason if after.status in REFUSED else "",
         dropped_bytes=dropped,
         kept_bytes=kept,
+        seconds=after.seconds if made else None,
+        seconds_delta=_less(after.seconds, asked.seconds) if made else None,
     )
+
+
+def _less(after: float | None, before: float | None) -> float | None:
+    return None if after is None or before is None else after - before
 
 
 def _exchanged(before: PricedPlan, after: PricedPlan) -> tuple[int, int]:

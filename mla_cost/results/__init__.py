@@ -163,7 +163,8 @@ class Lever(NamedTuple):
     lever: the setting that is turned; settings: all that change with it. ranks_factor: by how much the number of ranks
     grows. sent, flops: forward and backward; at the model scope in one optimizer step, on the stage that has most of
     them. reason: why it is refused. dropped, kept: of a recomputation, what a micro-batch then no longer keeps for
-    backward on the stage that is selected (or in the blocks), and what it keeps instead.
+    backward on the stage that is selected (or in the blocks), and what it keeps instead. seconds: of the blocks, or of
+    an optimizer step, and the difference; None where time is not predicted.
     """
 
     lever: str
@@ -180,6 +181,8 @@ class Lever(NamedTuple):
     reason: str
     dropped_bytes: int | None = None
     kept_bytes: int | None = None
+    seconds: float | None = None
+    seconds_delta: float | None = None
 
 
 class Verdict(NamedTuple):
@@ -247,6 +250,17 @@ class Time(NamedTuple):
     price: float | None = None
     estimated: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+class TraceSlice(NamedTuple):
+    """Something that a rank of a stage does, from `start` on, in seconds; stream: device or links; told: figures."""
+
+    stage: int
+    stream: str
+    name: str
+    start: float
+    seconds: float
+    told: Mapping[str, Any]
 
 
 class Beside(NamedTuple):

@@ -79,6 +79,10 @@ class Ceilings(NamedTuple):
     estimated: tuple[str, ...]
 
 
+_KNOWN: Final[dict[tuple[int, End], tuple[DeviceConfig, Ceilings]]] = {}
+_MOST: Final = 256
+
+
 def has_ceilings(device: DeviceConfig) -> bool:
     """Whether the device's file says what it reaches."""
     return bool(device.time)
@@ -86,7 +90,12 @@ def has_ceilings(device: DeviceConfig) -> bool:
 
 def ceilings(device: DeviceConfig, end: End = "middle", nodes_of: int | None = None) -> Ceilings:
     """The figures of a device. nodes_of: devices in a node where they are not the device's own."""
-    found = _made(device, end)
+    known = _KNOWN.get((id(device), end))
+    if known is None or known[0] is not device:  # an id is free again once its device is gone
+        if len(_KNOWN) >= _MOST:
+            _KNOWN.clear()
+        known = _KNOWN[id(device), end] = device, _made(device, end)
+    found = known[1]
     return found if nodes_of is None else found._replace(domain=nodes_of)
 
 

@@ -8,9 +8,10 @@ per expert, key positions. Nothing here is fitted to a training run; docs/time.m
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from mla_cost.language.numbers import ceil_divide, maximum, minimum, where
+from mla_cost.language.numbers import ceil_divide, is_array, maximum, minimum, where
 from mla_cost.timing.ceilings import Ceilings
 
 OF_MEMORY = {"rope": "rope", "permutation": "permutation", "loss": "loss"}  # classes with a ceiling of their own
@@ -58,10 +59,16 @@ def tile_use(on: Ceilings, shape: Shape) -> Any:
 
 def _filled(on: Ceilings, shape: Shape, width: float) -> Any:
     batch, m, n, _ = shape
-    side = int(width)
+    many = any(map(is_array, (batch, m, n)))
+    return (_filling if many else _filling_once)(batch, m, n, int(width), int(on.units))
+
+
+def _filling(batch: Any, m: Any, n: Any, side: int, units: int) -> Any:
     tiles = ceil_divide(m, side) * ceil_divide(n, side) * batch
-    rounds = ceil_divide(tiles, int(on.units))
-    return m * n * batch / (rounds * (on.units * side * side))
+    return m * n * batch / (ceil_divide(tiles, units) * (units * side * side))
+
+
+_filling_once = lru_cache(maxsize=4096)(_filling)  # the ends of a band ask for the same
 
 
 def rises(amount: Any, half: float) -> Any:

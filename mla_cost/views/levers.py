@@ -15,11 +15,11 @@ from mla_cost.views.units import gib, signed
 
 _REMAT = "Recomputation: what a micro-batch no longer keeps for backward, and what it keeps instead, in GiB."
 WHAT = {
-    "attention": "Changes of required memory and bytes sent in GiB, forward and backward; of flops in per cent. "
-    f"{_REMAT}",
+    "attention": "Changes of required memory and bytes sent in GiB, forward and backward; of flops and time in per "
+    f"cent. {_REMAT}",
     "model": (
         "Changes of required memory on {} and of bytes sent in a step, in GiB; of flops in per cent (both "
-        f"of the stage that has most). {_REMAT}"
+        f"of the stage that has most), and of the time of a step. {_REMAT}"
     ),
 }
 
@@ -56,16 +56,28 @@ def _of(row: Result, where: str) -> Iterator[RenderableType]:
 def _table(levers: Iterable[Lever]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("change", overflow="fold", min_width=16)
-    for name in ("required", "sent", "flops"):
+    for name in ("required", "sent", "flops", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("then", no_wrap=True)
     for lever in levers:
         change = lever.change + (f" ({lever.ranks_factor} x the ranks)" if lever.ranks_factor > 1 else "")
         if lever.dropped_bytes is not None:
             change += f" (drops {gib(lever.dropped_bytes)}, keeps {gib(lever.kept_bytes)} instead)"
-        cells = signed(lever.required_delta_bytes or 0), signed(lever.sent_delta_bytes or 0), _share(lever)
+        cells = (
+            signed(lever.required_delta_bytes or 0),
+            signed(lever.sent_delta_bytes or 0),
+            _share(lever),
+            _time(lever),
+        )
         table.add_row(change, *cells, Text(lever.status, STYLES[lever.status]))
     return table
+
+
+def _time(lever: Lever) -> str:
+    """The change of time in per cent."""
+    if not lever.seconds_delta or not lever.seconds:
+        return "-" if lever.seconds is None else "0"
+    return f"{100 * lever.seconds_delta / (lever.seconds - lever.seconds_delta):+.1f} %"
 
 
 def _share(lever: Lever) -> str:

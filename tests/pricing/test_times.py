@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,20 +13,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mla_cost
+from mla_cost import api
 from mla_cost.declared.schedules import SCHEDULES
-from mla_cost.inputs.catalog import device
+from mla_cost.inputs.catalog import device, model
+from mla_cost.inputs.config import validated
+from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.schedule import ScheduleSize, length
+from mla_cost.pricing import what_ifs
 from mla_cost.results import Result, Time
 from mla_cost.timing import rules, step
 from mla_cost.timing.ceilings import ENDS, ceilings
+from mla_cost.views.trace import trace_json
 
 NAMES = ("910b-64gb", "a100-80gb", "h800-80gb", "b200-180gb", "mi300x")
 ON = {name: ceilings(device(name)) for name in NAMES}
 SIZES = st.integers(min_value=1, max_value=2**17)
 
 
-def timed(model: str = "deepseek-v3", **asked: Any) -> tuple[Result, Time]:
-    result = next(iter(mla_cost.plan(model, **asked)))
+def timed(name: str = "deepseek-v3", **asked: Any) -> tuple[Result, Time]:
+    result = next(iter(mla_cost.plan(name, **asked)))
     assert result.time is not None
     return result, result.time
 
@@ -182,3 +191,87 @@ def test_every_device_says_what_it_reaches() -> None:
         slow, middle, fast = (ceilings(device(name), end) for end in ENDS)
         assert slow.gemm <= middle.gemm <= fast.gemm <= 1
         assert slow.launch >= middle.launch >= fast.launch
+
+
+# ---- on a time line
+
+
+def test_the_trace_of_a_block_adds_up_to_its_time() -> None:
+    asked = validated(
+        PlanSettings,
+        {"device": ("h100-80gb",), "scope": "attention", "form": ("laga",), "kernel": "flash", "graphs": "on"},
+    )
+    slices = api.trace(asked)
+    (row,) = api.answer(asked).results
+    assert row.time is not None
+    assert sum(each.seconds for each in slices) == pytest.approx(row.time.total.seconds)
+    for before, after in pairwise(slices):
+        assert after.start == pytest.approx(before.start + before.seconds)
+
+
+def test_the_trace_of_a_step_ends_with_it_and_is_of_the_published_format(plain_step: tuple[Result, Time]) -> None:
+    """Chrome's JSON Object Format: complete events with name, ph, ts, dur, pid and tid."""
+    asked = {**STEP, "device": (STEP["device"],), "form": (STEP["form"],)}
+    slices = api.trace(validated(PlanSettings, asked))
+    assert max(each.start + each.seconds for each in slices) == pytest.approx(plain_step[1].total.seconds)
+    passes = [each for each in slices if "micro_batch" in each.told]
+    assert len(passes) == 2 * 4 * 16
+    inside = sum(each.seconds for each in slices if "inside" in each.told)
+    assert inside == pytest.approx(sum(each.seconds for each in passes))
+    found = json.loads(trace_json(slices))
+    assert set(found) == {"traceEvents", "displayTimeUnit"}
+    complete = [event for event in found["traceEvents"] if event["ph"] == "X"]
+    assert len(complete) == len(slices)
+    assert all(event.keys() == {"ph", "name", "cat", "pid", "tid", "ts", "dur", "args"} for event in complete)
+
+
+def test_a_lever_says_what_it_does_to_time() -> None:
+    asked = {"form": ("laga",), "scope": "attention", "kernel": "flash", "seq_len": 8192, "sp": 1}
+    chosen, known = validated(PlanSettings, asked), device("a100-80gb")
+    (row,) = what_ifs.rows(model("deepseek-v2-lite"), known, chosen)
+    plan = what_ifs.PricedPlan(model("deepseek-v2-lite"), known, chosen, row)
+    found = what_ifs.lever(plan, what_ifs.Change("sp", {"sp": 2}, 2))
+    assert row.time is not None
+    assert (found.seconds or 0) - (found.seconds_delta or 0) == pytest.approx(row.time.total.seconds)
+    assert (found.seconds_delta or 0) < 0
+
+
+# ---- the paper: LAGA over explicit, fused, four blocks, forward and backward (arXiv 2607.17644)
+
+ONE_NODE = {4096: 1.05, 8192: 1.06, 16384: 1.04}
+TWO_NODES = {4096: 1.07, 8192: 1.15, 16384: 1.24}
+
+
+@pytest.fixture(scope="module")
+def paper_device(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The 910B of the catalogue with the 11 GB/s a device between nodes that the paper states; nothing else differs."""
+    known = Path(__file__).parents[2] / "configs" / "devices" / "910b-64gb.yaml"
+    stated = re.sub(r"(?m)^inter_node_gb_s: .value: 25", "inter_node_gb_s: {value: 11", known.read_text("utf-8"))
+    path = tmp_path_factory.mktemp("paper") / "910b-paper.yaml"
+    path.write_text(stated.replace("name: 910b-64gb", "name: 910b-paper", 1), encoding="utf-8")
+    return str(path)
+
+
+def of_forms(device_file: str, seq_len: int, sp: int) -> tuple[float, float]:
+    """Seconds of explicit and of LAGA."""
+    asked: dict[str, Any] = {"scope": "attention", "kernel": "npu-fusion", "seq_len": seq_len, "sp": sp, "layers": 4}
+    asked |= {"device": device_file, "dims": {"q_lora_rank": None}}
+    explicit, laga = (timed(form=form, **asked)[1].total.seconds for form in ("explicit", "laga"))
+    return explicit, laga
+
+
+def test_one_node_gains_what_the_paper_prints(paper_device: str) -> None:
+    for seq_len, published in ONE_NODE.items():
+        explicit, laga = of_forms(paper_device, seq_len, 8)
+        assert explicit / laga == pytest.approx(published, abs=0.07 if seq_len == 4096 else 0.06)
+
+
+def test_two_nodes_gain_it_at_16k_and_need_tens_of_milliseconds_more_below(paper_device: str) -> None:
+    """What both forms would have to take beside, the same at every length, for the ratios that are printed."""
+    explicit, laga = of_forms(paper_device, 16384, 16)
+    assert explicit / laga == pytest.approx(TWO_NODES[16384], abs=0.05)
+    for seq_len in (4096, 8192):
+        explicit, laga = of_forms(paper_device, seq_len, 16)
+        assert explicit / laga > TWO_NODES[seq_len] + 0.05
+        beside = (explicit - TWO_NODES[seq_len] * laga) / (TWO_NODES[seq_len] - 1)
+        assert 0.03 < beside < 0.13
