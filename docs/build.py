@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mla_cost.cli import page
+from mla_cost.cli import documented
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.explaining import formulas, schemes
 from mla_cost.inputs import catalog
@@ -136,6 +136,23 @@ def ceilings() -> str:
     return markdown.table(("device", *(fact.replace("_", " ") for fact in CEILINGS)), rows)
 
 
+# what docs/gallery.md shows: each file is what its command draws
+GALLERY = {
+    "stages.svg": "plan deepseek-v3-2048-h800 --form laga",
+    "levers.svg": "plan moonlight-8-h100 --form laga --picture levers",
+    "communication.svg": "plan moonlight-8-h100 --sp 2 --dp 4 --picture communication",
+    "schedule.svg": "plan moonlight-8-h100 --form laga --pp 4 --dp 8 --micro-batches 8 --picture schedule",
+    "frontier.svg": "sweep --scope attention --over seq_len=4096..1048576*2 --over sp=1..64*2 --device 910b-64gb",
+    "published.svg": "evidence",
+}
+
+
+def commands() -> str:
+    """Each picture of the gallery with its command."""
+    shown = [f"![{name}](pictures/{name})\n\n`mla-cost {line} --plot {name}`" for name, line in GALLERY.items()]
+    return "\n\n".join(shown)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "ceilings": ceilings,
     "first-output": partial(opening, MODEL_PLAN, "Peak event"),
@@ -147,7 +164,14 @@ PARTS: dict[str, Callable[[], str]] = {
     "fused-workspace": fused_workspace,
     "reserves": reserves,
     "kv-gather": kv_gather,
+    "gallery": commands,
 }
+
+
+def gallery() -> Iterator[tuple[Path, str]]:
+    """The pictures of the gallery, which take a while to draw."""
+    for name, arguments in GALLERY.items():
+        yield picture(name, arguments)
 
 
 def picture(name: str, arguments: str) -> tuple[Path, str]:
@@ -165,7 +189,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         if MARK.search(text):
             yield path, MARK.sub(lambda mark: f"{mark.group(1)}{mark.group(2)}{PARTS[mark.group(1)]()}\n", text)
     yield ROOT / "docs" / "formulas.md", formulas.page()
-    yield ROOT / "docs" / "cli.md", page.page()
+    yield ROOT / "docs" / "cli.md", documented.page()
     yield ROOT / "docs" / "schemes.md", schemes.page()
     for name, drawn in schemes.pictures():
         yield ROOT / "docs" / "pictures" / "schemes" / name, drawn
@@ -174,7 +198,7 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 
 if __name__ == "__main__":
-    for page, wanted in list(pages()):
+    for page, wanted in [*pages(), *(gallery() if find_spec("matplotlib") else ())]:
         if not page.is_file() or page.read_text(encoding="utf-8") != wanted:
             page.parent.mkdir(exist_ok=True)
             page.write_text(wanted, encoding="utf-8")

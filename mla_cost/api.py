@@ -16,7 +16,8 @@ from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
 from mla_cost.inputs.settings import PlanSettings, is_stated
 from mla_cost.inputs.table import SUBJECTS, TABLE
 from mla_cost.pricing import automatic, rows, verdicts
-from mla_cost.pricing.compile import EXPERTS, Key
+from mla_cost.pricing.compile import EXPERTS
+from mla_cost.pricing.key import Key
 from mla_cost.pricing.resolve import Illegal, named, policy, usual_sp
 from mla_cost.pricing.scopes import require_scope
 from mla_cost.results import Plan, Result, Term, TraceSlice

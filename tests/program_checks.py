@@ -7,7 +7,8 @@ from mla_cost.checks.reference.measure import Recording
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.language.dims import base_values, predicates_of
 from mla_cost.language.machine import Timeline
-from mla_cost.pricing.compile import Key, timeline
+from mla_cost.pricing.compile import timeline
+from mla_cost.pricing.key import Key
 
 
 def program(spec: Spec) -> tuple[Timeline, dict[str, int]]:

@@ -13,7 +13,7 @@ from mla_cost.language.evaluate import Account
 from mla_cost.language.machine import PROGRAMS
 from mla_cost.language.polynomial import Polynomial
 from mla_cost.pricing.block import stacked
-from mla_cost.pricing.compile import Key
+from mla_cost.pricing.key import Key
 
 FIGURES: Final = (
     *("saved_bytes", "forward_payload_bytes", "backward_payload_bytes", "forward_wire_bytes", "backward_wire_bytes"),

@@ -16,7 +16,7 @@ from mla_cost.language import evaluate
 from mla_cost.language.evaluate import EXACT_LIMIT
 from mla_cost.language.machine import DTYPE_BYTES, PROGRAMS, Timeline
 from mla_cost.language.polynomial import ZERO, Polynomial, total
-from mla_cost.pricing.compile import Key
+from mla_cost.pricing.key import Key
 from mla_cost.pricing.persistent import Buffer
 from mla_cost.pricing.step_traffic import PHASES
 

@@ -24,7 +24,7 @@ from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import EXACT_LIMIT
 from mla_cost.pricing import automatic
-from mla_cost.pricing.compile import form_of
+from mla_cost.pricing.key import form_of
 from mla_cost.pricing.resolve import Illegal, named, pads_value
 from mla_cost.pricing.step_traffic import Most, Totals
 from mla_cost.pricing.unpriced import refusal

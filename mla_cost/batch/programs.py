@@ -26,7 +26,8 @@ from mla_cost.language.evaluate import Account, Tape, account_of
 from mla_cost.language.machine import Timeline
 from mla_cost.language.polynomial import Monomial, Polynomial, total
 from mla_cost.pricing.block import fused_workspace
-from mla_cost.pricing.compile import Key, timeline
+from mla_cost.pricing.compile import timeline
+from mla_cost.pricing.key import Key
 from mla_cost.pricing.step_traffic import PHASES
 
 Kinds = frozenset[str]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "plan": "Price the forms of a model on devices and say whether they fit.",
     "report": "Write a plan as one page of HTML.",
+    "page": "Write a calculator of a model as one page of HTML.",
     "sweep": "Price every form at every setting of a grid.",
     "search": "Price every legal plan for a number of devices and rank those that fit.",
     "fit": "Find the longest sequence that fits, the least sp and the fewest devices.",

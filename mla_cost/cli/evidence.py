@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +21,10 @@ def evidence(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print nothing: the exit code says whether it could be replayed.")
     ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE.png|svg", help="Draw published figures against predicted ones."),
+    ] = None,
 ) -> None:
     """Replay published figures and say what matches, what differs and why."""
     from mla_cost.checks.evidence import evidence as replayed
@@ -33,6 +38,10 @@ def evidence(
     require_effect("--no-notes", no_notes and output != "table", f"--format {output}")
     require_effect("--no-notes", no_notes and quiet, "--quiet")
     require_effect("--quiet", quiet and output != "table", f"--format {output}")
+    if plot is not None:
+        from mla_cost.cli import plotting
+
+        plotting.check(plot)
     with progress.shown("published figures") as watch:
         found = replayed(executor, watch)
         page = found.listed() if output == "table" else found.to_dict()
@@ -42,3 +51,14 @@ def evidence(
         view.show(page, notes=not no_notes)
     else:
         sys.stdout.write(found.to_json() + "\n" if output == "json" else view.markdown(page))
+    if plot is not None:
+        _draw(page["rows"], plot)
+
+
+def _draw(rows: Any, path: Path) -> None:
+    from mla_cost.cli import plotting
+    from mla_cost.views.studies import draw_published, pairs_of
+
+    pairs = pairs_of(rows)
+    with plotting.writing(path):
+        draw_published(path, f"{len(pairs)} published figures and what is predicted for them", pairs)

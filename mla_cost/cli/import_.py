@@ -16,7 +16,7 @@ def import_(given: Given) -> None:
     from mla_cost.inputs import importers
     from mla_cost.inputs.importers.text import commented_plan
 
-    found = importers.read(given["launch"], dp=given["dp"], strict=given["strict"])
+    found = importers.read(given["launch"], dp=given["dp"], model=given["model"], strict=given["strict"])
     if given["output"] == "json":
         sys.stdout.write(json.dumps(_as_dict(found), indent=2) + "\n")
     elif given["save"] is None:

@@ -22,7 +22,8 @@ def settings(given: Given, flags: Mapping[str, Any], assigned: Mapping[str, Any]
     if given["file"] is not None:
         raise InputError("a plan file and --from are both where a plan starts; give one of them", field="--from")
     dp = assigned.get("dp", flags.get("dp"))
-    found = importers.read(given["source"], dp=dp if isinstance(dp, int) else None, strict=given["strict"])
+    model = assigned.get("model", flags.get("model"))
+    found = importers.read(given["source"], dp=dp if isinstance(dp, int) else None, model=model, strict=given["strict"])
     stated = {*assigned, *(name for name, value in flags.items() if value is not None)}
     if not given.values.get("quiet"):
         sys.stderr.write("".join(f"{line}\n" for line in summary(found, stated)))

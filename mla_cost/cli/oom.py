@@ -12,13 +12,16 @@ from mla_cost.cli.flags import Given, command
 @command
 def oom(given: Given) -> None:
     """Read torch's out-of-memory error beside a plan: what was asked for, where memory went, what would have fitted."""
+    from mla_cost.cli import progress
     from mla_cost.inputs.oom_text import read
     from mla_cost.studies.oom import examine
     from mla_cost.views import oom as view
 
     text, file = _text(given["log"])
     error = read(text, file)
-    found = examine(error, given.settings()).to_dict()
+    settings = given.settings()
+    with progress.shown("changes"):
+        found = examine(error, settings).to_dict()
     sys.stdout.write(json.dumps(found, indent=2) + "\n" if given["output"] == "json" else view.text(found))
 
 

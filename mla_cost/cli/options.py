@@ -149,6 +149,10 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
             "one block: its memory over time and its formulas",
         ),
     ),
+    "page": (
+        ("page deepseek-v3 -o page.html", "sliders for an attention block: every form and device, exact to the byte"),
+        ("page my-model.yaml -o page.html", "the same of a model of your own"),
+    ),
     "sweep": (
         ("sweep --scope attention --over seq_len=4k..64k*2 --over sp=1,2,4,8", "one block over lengths and degrees"),
         (
@@ -271,6 +275,11 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             metavar="FILE.json", example="step.json", idle=("explain_term",),
         ),
         Option(
+            "picture", OUTPUT, "Which picture --plot draws; memory by default.", "text",
+            metavar="memory|levers|communication|schedule",
+            values=("memory", "levers", "communication", "schedule"), default="memory", example="levers",
+        ),
+        Option(
             "snapshot_out", OUTPUT, "Write the first form's predicted timeline for PyTorch's memory viewer.", "path",
             metavar="FILE.pickle", example="predicted.pickle", idle=("explain_term",),
         ),
@@ -369,6 +378,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "pareto", OUTPUT, "Those that none beats in memory, bytes sent and flops as well.", "switch",
             idle=("output=json", "quiet"),
         ),
+        Option(
+            "plot", OUTPUT, "Draw the layouts: what they need against what they send.", "path", metavar="FILE.png|svg",
+            example="layouts.svg",
+        ),
         _REQUIRE,
         *_less("json", "csv"),
     ),
@@ -433,6 +446,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
     "import": (
         Option("launch", ASKED, "A launch script, a framework's config, or a folder with a config.json.", "file"),
         Option("dp", ASKED, "Data-parallel ranks, in place of what the file says.", "count", metavar="N", example="64"),
+        Option(
+            "model", ASKED, "The model, where the file names none that is known.", "text", metavar="NAME",
+            example="kimi-k2",
+        ),
         _STRICT._replace(help="Refuse what the file does not decide."),
         _formats("yaml", "json", default="yaml"),
         Option(

@@ -28,13 +28,15 @@ def plan(given: Given) -> None:
         raise typer.Exit
     if given["plot"] is not None:
         _check_picture(given["plot"])
+    elif given["picture"] != "memory":
+        raise InputError("says which picture; name its file with --plot", field="--picture", value=given["picture"])
     answer = _answer(settings, given)
     refused = why_refused(answer)
     _print(answer, given, refused=bool(refused))
     if refused:
         raise InputError(refused)
     if given["plot"] is not None:
-        _draw(settings, answer, given["plot"])
+        _draw(settings, answer, given["plot"], given["picture"])
     if given["trace"] is not None:
         _trace(settings, given["trace"])
     if given["snapshot_out"] is not None:
@@ -88,10 +90,10 @@ def _check_picture(plot: Path) -> None:
     plotting.check(plot)
 
 
-def _draw(settings: Any, answer: Any, plot: Path) -> None:
+def _draw(settings: Any, answer: Any, plot: Path, what: str) -> None:
     from mla_cost.cli import plotting
 
-    plotting.draw_plan(settings, answer, plot)
+    plotting.draw_plan(settings, answer, plot, what)
 
 
 def _trace(settings: Any, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -20,10 +21,16 @@ def search(given: Given) -> None:
     from mla_cost.studies.search.options import Options
 
     gc.enable()  # unlike a plan this makes millions of numbers
+    if given["plot"] is not None:
+        from mla_cost.cli import plotting
+
+        plotting.check(given["plot"])
     flags, assigned = given.flags(), given.assigned()
     axes = _axes(flags) | _axes(assigned)
     settings = given.settings(flags, assigned)
     found = _search(settings, axes, {name: given[name] for name in Options.model_fields})
+    if given["plot"] is not None and found.results:
+        _draw(found, given["plot"])
     if not given["quiet"]:
         _print(found, given["output"], pareto=given["pareto"], notes=not given["no_notes"])
     if found.refused:
@@ -54,6 +61,16 @@ def _search(settings: Any, axes: dict[str, Any], options: dict[str, Any]) -> Any
 
     with progress.shown("candidates") as watch:
         return of(settings, axes, options, watch)
+
+
+def _draw(found: Any, path: Path) -> None:
+    from mla_cost.cli import plotting
+    from mla_cost.views.studies import draw_search, points_of
+
+    inputs, told = found.inputs, found.to_dict()
+    title = f"{inputs['model']} on {inputs['device']}: layouts that fit, of {found.candidates:,} candidates"
+    with plotting.writing(path):
+        draw_search(path, title, points_of(told), found.results[0].usable_bytes)
 
 
 def _print(found: Any, output: str, *, pareto: bool, notes: bool) -> None:

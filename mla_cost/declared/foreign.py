@@ -7,9 +7,18 @@ from mla_cost.declared.shardings import SHARDINGS
 # the one way in which frameworks train MLA densely: keys and values per head
 TRAINED: Final = "explicit"
 # Megatron-Core's cp_comm_type: NVIDIA/Megatron-LM@d98e8a64 megatron/core/transformer/transformer_config.py:1030-1045
-CP_COMM_TYPES: Final = {"p2p": "ring", "a2a": "ulysses", "all_gather": "kv-all-gather", "allgather": "kv-all-gather"}
+CP_COMM_TYPES: Final = {
+    "p2p": "ring", "a2a": "ulysses", "all_gather": "kv-all-gather", "allgather": "kv-all-gather", "a2a+p2p": "a2a-p2p",
+}  # fmt: skip
+# of them, what has an inner group: its ranks are the first of --hierarchical-context-parallel-sizes
+HIERARCHICAL: Final = "a2a-p2p"
 # MindSpeed's --context-parallel-algo: Ascend/MindSpeed-LLM@c77308a1 docs and examples/mcore
-CONTEXT_PARALLEL_ALGORITHMS: Final = {"ulysses_cp_algo": "ulysses", "megatron_cp_algo": "ring"}
+CONTEXT_PARALLEL_ALGORITHMS: Final = {
+    "ulysses_cp_algo": "ulysses", "megatron_cp_algo": "ring", "hybrid_cp_algo": "usp",
+    "kvallgather_cp_algo": "kv-gather",
+}  # fmt: skip
+# of them, what has an inner group: its ranks are --ulysses-degree-in-cp
+HYBRID: Final = "usp"
 # what data-parallel ranks share: DDP without --use-distributed-optimizer, that optimizer, and DeepSpeed's stages
 PLAIN: Final = "ddp"
 SHARED_STATES: Final = "distributed"

@@ -15,7 +15,8 @@ from mla_cost.language.evaluate import PeakCandidate
 from mla_cost.language.machine import DTYPE_BYTES, Allocation, Timeline
 from mla_cost.language.polynomial import Polynomial
 from mla_cost.language.program import ProgramError
-from mla_cost.pricing.compile import Key, form_of, timeline
+from mla_cost.pricing.compile import timeline
+from mla_cost.pricing.key import Key, form_of
 from mla_cost.pricing.resolve import Illegal, Point, named, scheme_of
 from mla_cost.results import Formula, FormulaSymbol, FormulaTerm
 

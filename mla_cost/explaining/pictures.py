@@ -6,7 +6,8 @@ states, of other micro-batches and of the layers before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
@@ -129,11 +130,29 @@ def _tensors(at: Evaluation, family: str, shown: range, peak: int, *, until_gath
     alive = [list(live.allocated(at, event, until_gathered=until_gathered)) for event in shown]
     largest = _largest(at, {a.number: a for now in alive for a in now}.values(), peak)
     yield Band(REST, tuple(_sum(at, (a for a in now if a not in largest)) for now in alive))
-    for allocation in largest:
-        yield Band(allocation.label, tuple(at.bytes_of(allocation.number) * (allocation in now) for now in alive))
+    for allocation, name in zip(largest, unique_names(largest), strict=True):
+        yield Band(name, tuple(at.bytes_of(allocation.number) * (allocation in now) for now in alive))
     work = tuple(at.work_at(event, kinds_of(family)) for event in shown)
     if any(work):
         yield Band("kernel workspace", work)
+
+
+def unique_names(found: Sequence[Allocation]) -> list[str]:
+    """A name for each, none twice: its label, and of those that share one the op and the module that made it."""
+    names = [allocation.label for allocation in found]
+    for more in (lambda a: " in ".join(reversed(a.place)), lambda a: a.phase):
+        several = {name for name, count in Counter(names).items() if count > 1}
+        names = [f"{name} ({more(a)})" if name in several else name for name, a in zip(names, found, strict=True)]
+    totals, seen = Counter(names), Counter[str]()
+    for at, name in enumerate(names):
+        seen[name] += 1
+        names[at] = f"{name}, {ordinal(seen[name])}" if totals[name] > 1 else name
+    return names
+
+
+def ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 4th: of few."""
+    return f"{number}{({1: 'st', 2: 'nd', 3: 'rd'}).get(number, 'th')}"
 
 
 def _largest(at: Evaluation, seen: Iterable[Allocation], peak: int) -> list[Allocation]:

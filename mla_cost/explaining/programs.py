@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mla_cost.errors import InputError
 from mla_cost.language.program import ProgramError
-from mla_cost.pricing.compile import Key, listing
+from mla_cost.pricing.compile import listing
+from mla_cost.pricing.key import Key
 from mla_cost.results import ProgramLine, ProgramListing
 
 

@@ -90,15 +90,21 @@ def _words(row: Setting, value: Any) -> Iterator[str]:
     elif not row.flag or value is None:
         yield from ("--set", f"{row.name}={_text(value)}")
     else:
-        yield from (row.flags[0], f"{int(value)}B" if row.kind == "bytes" else _text(value))
+        yield from (row.flags[0], _memory(value) if row.kind == "bytes" else _text(value))
 
 
 def _entries(row: Setting, entries: Mapping[str, Any]) -> Iterator[str]:
     for key, value in entries.items():
         if row.kind == "entries":
-            yield from (row.flags[0], f"{key}={int(value)}")
+            yield from (row.flags[0], f"{key}={_memory(value)}")
         elif not isinstance(value, list | tuple | dict):
             yield from ("--set", f"{row.name}.{key}={_text(value)}")
+
+
+def _memory(value: Any) -> str:
+    """Bytes, with their unit where a bare number would be asked for one."""
+    amount = int(value)
+    return f"{amount}B" if 0 < amount < 2**20 else str(amount)
 
 
 def _text(value: Any) -> str:

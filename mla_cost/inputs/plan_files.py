@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from mla_cost.declared.forms import FORMS
 from mla_cost.errors import InputError, shown
@@ -105,6 +105,7 @@ def _settings(
     for name in LISTS:
         if name in data:
             data[name] = _as_names(name, data[name])
+    _require_units(data, str(file) if file is not None else base_file)
     try:
         found = validated(PlanSettings, data, file=str(file) if file is not None else base_file)
     except InputError as error:
@@ -114,6 +115,25 @@ def _settings(
     if faults:
         raise faults[0].beside(faults[1:])
     return found
+
+
+_BARE: Final = 2**20  # bytes below which a bare number of them is more likely one of MiB or GiB
+
+
+def _require_units(data: Mapping[str, Any], file: str | None) -> None:
+    """Refuse a bare number of bytes that is too small to be meant as bytes.
+
+    Raises:
+        InputError: naming the field, and the ways to write it.
+
+    """
+    for field, value in data.items():
+        if not _of_kind(field, "bytes"):
+            continue
+        bare = str(value).strip() if isinstance(value, int | float | str) and not isinstance(value, bool) else ""
+        if bare.replace(".", "", 1).isdecimal() and 0 < float(bare) < _BARE:
+            ways = f"{bare}GiB, {bare}MiB or {bare}B"
+            raise InputError(f"{shown(value)} has no unit", file=file, field=field, allowed=ways)
 
 
 def _blamed(error: InputError, stated: Iterable[str]) -> InputError:
@@ -130,8 +150,20 @@ def _blamed_alone(error: InputError, stated: Iterable[str]) -> InputError:
     return InputError(error.message, field=error.field, value=error.value, allowed=error.allowed, nearest=error.nearest)
 
 
+# launch scripts and the like, by their names; YAML and JSON of frameworks go by --from
+FOREIGN: Final = (".sh", ".bash", ".slurm", ".sbatch", ".toml", ".args")
+
+
+def _imported(name: str) -> dict[str, Any]:
+    from mla_cost.inputs import importers
+
+    return importers.read(name).settings
+
+
 def plan_file(plan: str | os.PathLike[str]) -> dict[str, Any]:
     """The keywords that a plan file or ready plan stands for, to hand to `plan`, `levers`, `longest` or `sweep`.
+
+    A launch script stands for what `mla_cost.inputs.importers.read` takes and assumes of it.
 
     >>> import mla_cost
     >>> moonlight = mla_cost.plan_file("moonlight-8-h100") | {"form": "explicit", "profile": "megatron"}
@@ -142,7 +174,9 @@ def plan_file(plan: str | os.PathLike[str]) -> dict[str, Any]:
         InputError: no such plan, or anything that is wrong in it.
 
     """
-    found = settings(Path(given.name("plan", plan, "a ready plan's name, or the path of a file")), {}, {}, {})
+    name = given.name("plan", plan, "a ready plan's name, or the path of a file")
+    foreign = _imported(name) if name.lower().endswith(FOREIGN) else None
+    found = settings(None if foreign else Path(name), {}, {}, {}, foreign, name if foreign else None)
     return {name: getattr(found, name) for name in found.model_fields_set}
 
 
@@ -156,6 +190,8 @@ _OTHERS = {
 def _read(file: Path) -> dict[str, Any]:
     from mla_cost.inputs.yaml_files import load_mapping
 
+    if file.suffix.lower() in FOREIGN and file.is_file():
+        raise InputError("a launch script is no plan file; give it as --from", file=str(file))
     data = load_mapping(file)
     described = next((kind for kind, keys in _OTHERS.items() if keys & data.keys() and "model" not in data), None)
     if described is not None:

@@ -17,7 +17,7 @@ Backward = Callable[[Gradients], Sequence["Tensor | None"]]
 class Node:
     """A node of the backward graph. `backward` gets one gradient per output and gives one per edge."""
 
-    __slots__ = ("backward", "edges", "kind", "late", "number", "op", "outputs", "region", "saved", "slot")
+    __slots__ = ("backward", "edges", "kind", "late", "number", "op", "outputs", "place", "region", "saved", "slot")
 
     def __init__(
         self,
@@ -31,6 +31,7 @@ class Node:
         self.kind: WorkClass = "elementwise"  # of what it runs without telling it
         self.number = number
         self.op = op
+        self.place = ("", "")
         self.edges = tuple(edges)
         self.backward = backward
         self.saved: list[Tensor] = list(saved)
@@ -148,7 +149,7 @@ class Recorder(Allocator):
             return
         self._nodes += 1
         node = Node(self._nodes, self.op, [t.edge for t in inputs], backward, (), len(outputs))
-        node.kind = self.kind
+        node.kind, node.place = self.kind, self.place
         if self._region is None:
             self._hold(node, kept)
         elif kept:
@@ -297,7 +298,7 @@ class Recorder(Allocator):
         while region.late:
             place, source, at = region.late.pop()
             region.inputs[place] = self._made_again(source, at)
-        op, kind, region.captured = self.op, self.kind, []
+        op, kind, text, region.captured = self.op, self.kind, self.place, []
         self._capturing, self.phase = region, "recompute"
         try:
             results = region.body(list(region.inputs))
@@ -306,5 +307,5 @@ class Recorder(Allocator):
             del results
         except _AllCaptured as stop:
             stop.__traceback__ = None
-        self._capturing, self.phase, self.op = None, "backward", op
+        self._capturing, self.phase, self.op, self.place = None, "backward", op, text
         self.begins(kind)

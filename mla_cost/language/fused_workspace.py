@@ -49,8 +49,13 @@ class Workspace:
     def at(self, sizes: Mapping[str, Any]) -> Any:
         """Bytes at these sizes, each a number or an array; exact below 2^53."""
         found = {name: size if is_array(size) else int(size) for name, size in sizes.items()}
+        return self.over(found, at_each)
+
+    def over(self, sizes: Mapping[str, Any], call: Callable[..., Any]) -> Any:
+        """The same over anything that adds and multiplies; call: how the function of a dim is asked."""
+        found = dict(sizes)
         for name, function, reads in self._dims:
-            found[name] = at_each(function, *map(found.__getitem__, reads))
+            found[name] = call(function, *map(found.__getitem__, reads))
         return self.polynomial.at(found)
 
 

@@ -80,7 +80,7 @@ class Machine(Recorder):
         while queue:
             node = heapq.heappop(queue)[2]
             gradients = buffers.pop(node)
-            self.op = node.op
+            self.op, self.place = node.op, node.place
             if node.backward is None:
                 self._gather(node, gradients)
                 continue

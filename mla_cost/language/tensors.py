@@ -76,6 +76,7 @@ class Allocator:
         self.timeline = Timeline()
         self.phase: Phase = "forward"
         self.op = ""
+        self.place = ("", "")
         self.closed = False
         self.kind: WorkClass = "elementwise"  # of what an op runs without telling it
         self._made: list[Polynomial] = []  # by the op that runs
@@ -102,6 +103,7 @@ class Allocator:
             size=size,
             phase=self.phase,
             op=self.op,
+            place=self.place,
         )
         allocation.made = len(timeline.events)
         timeline.allocations.append(allocation)

@@ -27,6 +27,7 @@ class Allocation:
         "number",
         "op",
         "phase",
+        "place",
         "saved",
         "size",
     )
@@ -42,6 +43,7 @@ class Allocation:
         kind: Kind = "activation",
         phase: Phase = "forward",
         op: str = "",
+        place: tuple[str, str] = ("", ""),
     ) -> None:
         self.number = number
         self.label = label
@@ -51,6 +53,7 @@ class Allocation:
         self.kind: Kind = kind
         self.phase: Phase = phase
         self.op = op
+        self.place = place  # the piece and the op in it, whose forward or backward made it
         self.made = -1
         self.freed: int | None = None
         self.gathered = -1  # the event at which a weight's gradient is finished: added to a buffer, or kept as it is

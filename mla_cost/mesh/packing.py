@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
+from mla_cost.language.numbers import ceil_divide
+
 
 class Shard(NamedTuple):
     """Tokens [first, last) of a document on a rank."""
@@ -95,7 +97,7 @@ def deal(lengths: Sequence[int], ranks: int, how: str) -> Spread:
 
 def _per_document(lengths: Sequence[int], ranks: int) -> Spread:
     parts = 2 * ranks if ranks > 1 else 1
-    filled = tuple(-(-length // parts) * parts for length in lengths)
+    filled = tuple(ceil_divide(length, parts) * parts for length in lengths)
     shards = []
     for document, length in enumerate(filled):
         chunk = length // parts

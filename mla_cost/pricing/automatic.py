@@ -12,7 +12,7 @@ from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.program import Kernel, Limit, ProgramError
-from mla_cost.pricing.compile import Key, form_of
+from mla_cost.pricing.key import Key, form_of
 from mla_cost.pricing.resolve import Illegal, Point, resolve
 
 AUTO: Final = "auto"

@@ -14,7 +14,8 @@ from mla_cost.language.machine import FusedCall
 from mla_cost.language.numbers import maximum
 from mla_cost.language.program import Kernel, ProgramError
 from mla_cost.language.workspace import kinds_of
-from mla_cost.pricing.compile import Key, timeline
+from mla_cost.pricing.compile import timeline
+from mla_cost.pricing.key import Key
 from mla_cost.pricing.resolve import Illegal, Point
 
 

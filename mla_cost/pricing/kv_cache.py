@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from mla_cost.declared.forms import FORMS
 from mla_cost.inputs.caches import CacheAccount, accounts
 from mla_cost.inputs.config import ModelConfig
-from mla_cost.pricing.compile import form_of
+from mla_cost.pricing.key import form_of
 
 DTYPES: Final = ("bf16", "fp8")
 FP8_BLOCK: Final = 128  # elements that share an fp32 scale

@@ -11,12 +11,12 @@ from mla_cost.language.evaluate import EXACT_LIMIT, ExactLimitError
 from mla_cost.mesh.schedule import schedule_of
 from mla_cost.pricing import notes, verdicts
 from mla_cost.pricing.block import too_large
-from mla_cost.pricing.compile import Key
+from mla_cost.pricing.key import Key
 from mla_cost.pricing.model_notes import model_notes
 from mla_cost.pricing.resolve import IMPLEMENTATION, Illegal
 from mla_cost.pricing.rows import illegal
 from mla_cost.pricing.stage import StageActivations
-from mla_cost.pricing.stage_work import communications, flops
+from mla_cost.pricing.stage_work import communications, stage_flops
 from mla_cost.pricing.step_traffic import Totals
 from mla_cost.pricing.times import step_time
 from mla_cost.pricing.whole_model import StageCost, evaluated, parallel_of, reported, verdict, worst_of
@@ -53,7 +53,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
         key=point.key.predicates.words(),
         memory=memory,
         communication=sent,
-        flops=flops(worst, chosen),
+        flops=stage_flops(worst, chosen),
         compared_to_explicit=(),
         verdict=_reported_verdict(model, device, chosen, costs) if device else None,
         notes=(
@@ -69,7 +69,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
 def _model_flops(costs: Sequence[StageCost], settings: PlanSettings) -> int:
     """Of all ranks in one optimizer step, as the numerator of model flops utilisation counts them."""
     alike = {id(cost.costs): cost for cost in costs}
-    each = {key: flops(cost, settings) for key, cost in alike.items()}
+    each = {key: stage_flops(cost, settings) for key, cost in alike.items()}
     of_stages = (each[id(cost.costs)] for cost in costs)
     ranks = settings.tp * settings.sp * settings.dp
     return sum((it.forward.model or 0) + (it.backward.model or 0) for it in of_stages) * ranks

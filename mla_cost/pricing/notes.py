@@ -14,7 +14,7 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.settings import is_stated as _stated
 from mla_cost.language.program import Profile, parse
 from mla_cost.language.recompute import DISCARDING, POLICIES
-from mla_cost.pricing.compile import form_of
+from mla_cost.pricing.key import form_of
 from mla_cost.pricing.resolve import Point
 from mla_cost.weights.parameters import LayerKind, layer_kinds
 

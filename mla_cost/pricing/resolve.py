@@ -17,11 +17,11 @@ from mla_cost.errors import InputError, nearest, shown
 from mla_cost.inputs import table
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.language.dims import SYMBOLS, base_values, predicates_of
+from mla_cost.language.dims import SYMBOLS, Predicates, base_values, predicates_of
 from mla_cost.language.numbers import at_each, ceil_divide, floor_divide, maximum, round_up
 from mla_cost.language.program import Kernel, Pair, Profile, Requirement, Scheme, sizes_asked
 from mla_cost.language.recompute import DISCARDING, POLICIES, TOGETHER
-from mla_cost.pricing.compile import Key, form_of
+from mla_cost.pricing.key import Key, form_of
 
 # the settings that only an implementation has
 IMPLEMENTATION = table.names(own_code=True)
@@ -71,27 +71,36 @@ def resolve(
     predicates = predicates_of(base, *groups)
     require_present(profile, predicates.zeros)
     matters = not predicates.exchanged or "value" not in scheme.moves
-    key = Key(
-        form=form_of(form).name,
-        scheme=scheme.name,
-        kernel=kernel.name,
+    padding = _padding(kernel, form_of(form).shared_key, settings.value_padding, values)
+    names = form_of(form).name, scheme.name, kernel.name
+    key = _key(names, predicates, settings, layer, padding)
+    key = key._replace(mask="none" if kernel.fused else settings.mask, remat=policy(settings.remat, profile))
+    key = _surrounded(_implemented(key, profile, settings), settings)
+    return Point(form, scheme, kernel, key, base, matters and "value" in form_of(form).points)
+
+
+def _key(names: tuple[str, str, str], predicates: Predicates, settings: PlanSettings, layer: str, padding: str) -> Key:
+    """What of the settings a program is compiled for. names: of the form, the scheme and the kernel."""
+    form, scheme, kernel = names
+    return Key(
+        form=form,
+        scheme=scheme,
+        kernel=kernel,
         predicates=predicates,
         dtype=settings.dtype,
         v_layout=settings.v_layout,
-        value_padding=_padding(kernel, form_of(form).shared_key, settings.value_padding, values),
+        value_padding=padding,
         attention_layout=settings.attention_layout,
         softmax_dtype="activation" if settings.softmax_dtype == settings.dtype else settings.softmax_dtype,
-        mask="none" if kernel.fused else settings.mask,
+        mask=settings.mask,
         names=settings.names,
         norm=settings.norm,
         layer=layer,
         cross_entropy=settings.cross_entropy,
         down_projections=settings.down_projections if predicates.rows_divided else "replicated",
-        remat=policy(settings.remat, profile),
+        remat=settings.remat,
         moe_style=settings.moe_style if LAYERS[layer].experts else "fused",
     )
-    key = _surrounded(_implemented(key, profile, settings), settings)
-    return Point(form, scheme, kernel, key, base, matters and "value" in form_of(form).points)
 
 
 def _surrounded(key: Key, settings: PlanSettings) -> Key:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -18,16 +17,17 @@ from mla_cost.pricing import automatic, verdicts
 from mla_cost.pricing import notes as ignored
 from mla_cost.pricing.block import BlockFigures, figures
 from mla_cost.pricing.compare import compare
-from mla_cost.pricing.compile import form_of, timeline
+from mla_cost.pricing.compile import timeline
+from mla_cost.pricing.flops import flops
+from mla_cost.pricing.key import form_of
 from mla_cost.pricing.notes import why_no_layout
 from mla_cost.pricing.resolve import Illegal, Point, resolve
-from mla_cost.pricing.step_traffic import Totals, collectives
+from mla_cost.pricing.step_traffic import collectives, communication
 from mla_cost.pricing.times import block_time
 from mla_cost.results import (
     Beside,
     Breakdown,
     Communication,
-    FlopCount,
     Flops,
     Memory,
     PeakEvent,
@@ -142,8 +142,8 @@ def numbers(model: ModelConfig, device: DeviceConfig | None, settings: PlanSetti
             parameter_bytes=it.parameter_bytes,
             allocated_peak_bytes=it.allocated_peak_bytes,
         ),
-        communication=_communication(it),
-        flops=Flops(_flops(it, "forward", settings.causal), _flops(it, "backward", settings.causal)),
+        communication=communication(collectives(it.at, it.layers)),
+        flops=flops([it.at], it.layers, settings.causal),
         compared_to_explicit=(),
         verdict=verdicts.verdict(model, device, settings, it) if device else None,
     )
@@ -250,28 +250,7 @@ def byte_formula(allocation: Allocation) -> str:
     return product_text((str(DTYPE_BYTES[allocation.dtype]), *declared(allocation.dims)))
 
 
-# ---- communication and flops
-
-
-def _communication(it: BlockFigures) -> Communication:
-    calls = tuple(collectives(it.at, it.layers))
-    sums = Totals(calls)
-    return Communication(sums.of("forward"), sums.of("backward"), calls)
-
-
-@lru_cache(maxsize=PROGRAMS)
-def _flop_polynomials(run: Timeline, phase: str, causal: bool) -> tuple[Polynomial, Polynomial]:
-    return evaluate.model_flops(run, phase, causal), evaluate.executed_flops(run, phase, causal)
-
-
-def flop_count(run: Timeline, values: Mapping[str, int], phase: str, causal: bool) -> FlopCount:
-    """Flops are exact ints of any size; no exact-integer limit applies to them."""
-    return FlopCount(*(polynomial.at(values) for polynomial in _flop_polynomials(run, phase, causal)))
-
-
-def _flops(it: BlockFigures, phase: str, causal: bool) -> FlopCount:
-    once = flop_count(it.at.account.timeline, it.at.values, phase, causal)
-    return FlopCount(*(None if count is None else count * it.layers for count in once))
+# ---- notes
 
 
 def _notes(it: BlockFigures) -> list[str]:

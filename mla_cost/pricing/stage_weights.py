@@ -21,7 +21,8 @@ from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.dims import base_values, predicates, predicates_of
 from mla_cost.mesh.placement import Chunk
-from mla_cost.pricing.compile import Key, form_of, weights
+from mla_cost.pricing.compile import weights
+from mla_cost.pricing.key import Key, form_of
 from mla_cost.pricing.resolve import layer_sizes, require_present, symbol_values
 from mla_cost.pricing.stage_layers import ENDS, MODULE, VARIANTS, Named, layer_name, layers_of
 from mla_cost.weights.held import Held, RankParameters, placed, rank_parameters

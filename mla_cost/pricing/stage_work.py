@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.machine import DTYPE_BYTES
-from mla_cost.pricing.rows import flop_count
+from mla_cost.pricing.flops import executed, flops
 from mla_cost.pricing.stage import Segment
 from mla_cost.pricing.step_traffic import (
     Most,
@@ -16,12 +16,13 @@ from mla_cost.pricing.step_traffic import (
     all_calls,
     between_stages,
     collectives,
+    communication,
     hidden_states,
     maximum_over_stages,
     passes,
 )
 from mla_cost.pricing.whole_model import StageCost, evaluated, parallel_of, state_settings
-from mla_cost.results import CollectiveCost, Communication, FlopCount, Flops
+from mla_cost.results import CollectiveCost, Communication, Flops
 from mla_cost.results.columns import AXES
 from mla_cost.weights.sent import step_collectives
 
@@ -36,7 +37,10 @@ def stage_work(
 
     """
     chosen, _, costs = evaluated(model, device, form, settings)
-    return [(sent, flops(cost, chosen)) for sent, cost in zip(communications(model, costs, chosen), costs, strict=True)]
+    return [
+        (sent, stage_flops(cost, chosen))
+        for sent, cost in zip(communications(model, costs, chosen), costs, strict=True)
+    ]
 
 
 def most_of_stages(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> Most:
@@ -49,11 +53,6 @@ def most_of_stages(model: ModelConfig, device: DeviceConfig | None, form: str, s
     work = stage_work(model, device, form, settings)
     stages = ((Totals(sent.collectives), executed(of_stage)) for sent, of_stage in work)
     return maximum_over_stages(stages, tuple(AXES.values()))
-
-
-def executed(of_stage: Flops) -> int:
-    """Flops that a rank runs, forward and backward."""
-    return (of_stage.forward.executed or 0) + (of_stage.backward.executed or 0)
 
 
 def saved(
@@ -89,9 +88,7 @@ def communications(model: ModelConfig, costs: Sequence[StageCost], settings: Pla
 
 def _communication(model: ModelConfig, cost: StageCost, settings: PlanSettings) -> Communication:
     """One optimizer step of one rank of a stage: every micro-batch, then what keeps weights equal."""
-    calls = (*_layers(cost, settings), *_between_stages(model, cost, settings), *_step(cost, settings))
-    sums = Totals(calls)
-    return Communication(sums.of("forward"), sums.of("backward"), calls)
+    return communication((*_layers(cost, settings), *_between_stages(model, cost, settings), *_step(cost, settings)))
 
 
 def _layers(cost: StageCost, settings: PlanSettings) -> Iterable[CollectiveCost]:
@@ -142,15 +139,6 @@ def _step(cost: StageCost, settings: PlanSettings) -> Iterator[CollectiveCost]:
 # ---- run
 
 
-def flops(cost: StageCost, settings: PlanSettings) -> Flops:
+def stage_flops(cost: StageCost, settings: PlanSettings) -> Flops:
     """One optimizer step of one rank of a stage."""
-    return Flops(_phase_flops(cost, "forward", settings), _phase_flops(cost, "backward", settings))
-
-
-def _phase_flops(cost: StageCost, phase: str, settings: PlanSettings) -> FlopCount:
-    counts = [
-        flop_count(segment.at.account.timeline, segment.at.values, phase, settings.causal)
-        for segment in _segments(cost)
-    ]
-    model = sum(count.model or 0 for count in counts) * settings.micro_batches
-    return FlopCount(model, sum(count.executed or 0 for count in counts) * settings.micro_batches)
+    return flops([segment.at for segment in _segments(cost)], settings.micro_batches, settings.causal)

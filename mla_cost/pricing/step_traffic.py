@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.numbers import maximum, where
 from mla_cost.pricing.resolve import layer_rows
-from mla_cost.results import CollectiveCost, Traffic
+from mla_cost.results import CollectiveCost, Communication, Traffic
 
 if TYPE_CHECKING:
     from mla_cost.mesh.placement import Chunk
@@ -125,6 +125,13 @@ class Totals:
             if axis in {None, over} and (phase is None or during in PHASES[phase])
         ]
         return sum(found[1:], found[0]) if found else self._zero
+
+
+def communication(calls: Iterable[CollectiveCost]) -> Communication:
+    """What one rank sends, with its sums."""
+    every = tuple(calls)
+    sums = Totals(every)
+    return Communication(sums.of("forward"), sums.of("backward"), every)
 
 
 class Most(NamedTuple):

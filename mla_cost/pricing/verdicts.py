@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from mla_cost.declared import defaults
 from mla_cost.declared.profiles import PROFILES
@@ -28,11 +29,8 @@ def brief_verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettin
     """The same without what every fused kernel saves, for which programs have to be compiled."""
     what = ("one block", "fits") if it.layers == 1 else (f"{it.layers} blocks", "fit")
     groups = Groups({"sp": settings.sp})
-    found = _verdict(device, settings, it.point, it.allocated_peak_bytes, what=what, groups=groups)
-    if found.status != "unsupported":
-        return found
-    options = fused_options(model, device, it.point.form, settings)
-    return found._replace(reason=f"{found.reason}; {_what_trains(device, settings, options)}")
+    options = partial(fused_options, model, device, it.point.form, settings)
+    return _verdict(device, settings, it.point, it.allocated_peak_bytes, what=what, groups=groups, options=options)
 
 
 def model_verdict(
@@ -51,11 +49,10 @@ def model_verdict(
     allowed: what of the peak is an allowance and not counted. reserved: what the plan reserves beside it. Bytes.
     """
     what = ("the worst stage" if settings.stage is None else f"stage {settings.stage}", "fits")
-    found = _verdict(device, settings, point, peak, what=what, groups=groups, beside=reserved, allowed=allowed)
-    if found.status != "unsupported":
-        return found
-    options = training_kernels(model, device, point.form, settings)
-    return found._replace(reason=f"{found.reason}; {_what_trains(device, settings, options)}")
+    options = partial(training_kernels, model, device, point.form, settings)
+    return _verdict(
+        device, settings, point, peak, what=what, groups=groups, options=options, beside=reserved, allowed=allowed
+    )
 
 
 def with_first_line(
@@ -75,6 +72,7 @@ def _verdict(
     *,
     what: tuple[str, str],
     groups: Groups,
+    options: Callable[[], Sequence[FusedOption | Training]],
     beside: Sequence[Reserved] = (),
     allowed: int = 0,
 ) -> Verdict:
@@ -85,6 +83,8 @@ def _verdict(
     trains = trained(point.kernel, device.arch, point.key, point.values)
     found: Status = STATUSES[status(usable - required, usable, trains)]
     reason = _reason(point, device, what, found, usable - required)
+    if found == "unsupported":
+        reason += f"; {_what_trains(device, settings, options())}"
     if found in ("fits", "tight"):
         reason += at_the_high_end(items, usable - required)
     basis = (

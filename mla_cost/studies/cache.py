@@ -15,6 +15,7 @@ from mla_cost.inputs.caches import accounts
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.counts import count_of
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.language.numbers import ceil_divide
 from mla_cost.pricing import kv_cache
 from mla_cost.pricing.kv_cache import Cache
 from mla_cost.pricing.usable import Groups, usable
@@ -139,7 +140,7 @@ def _fits(each: Cache, own: ModelConfig | None, one: int, beside: _Beside) -> Fi
     why = f"{each.name} is no model of the catalogue, so its weights are not counted" if own is None else refusal(own)
     if own is None or why:
         return Fits(on.name, ranks, left, None, None, why or "")
-    held = -(-parameters(own).total * WEIGHT_BYTES[beside.weights] // ranks)
+    held = ceil_divide(parameters(own).total * WEIGHT_BYTES[beside.weights], ranks)
     return Fits(on.name, ranks, left, held, max(0, (left - held) // one))
 
 

@@ -9,8 +9,9 @@ from mla_cost.declared.decoding import LAUNCHES, OVERHEAD_SOURCE, OVERHEAD_US, S
 from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
 from mla_cost.inputs.config import Fact, ModelConfig
+from mla_cost.language.numbers import ceil_divide
 from mla_cost.pricing import kv_cache
-from mla_cost.pricing.compile import form_of
+from mla_cost.pricing.key import form_of
 from mla_cost.studies.cache import WEIGHT_BYTES, chosen, counted
 from mla_cost.weights.parameters import parameters
 
@@ -66,17 +67,9 @@ def decode(
 
     """
     length, size, ranks = counted("context", context), counted("batch", batch), counted("tp", tp)
-    for field, given, known in (
-        ("cache-dtype", dtype, kv_cache.DTYPES),
-        ("weights", weights, tuple(WEIGHT_BYTES)),
-        ("scan", scan, ("none", *SCANS)),
-        ("launch", launch, tuple(LAUNCHES)),
-    ):
-        chosen(field, given, known)
-    if overhead_us is not None and not 0 <= overhead_us <= 1e6:
-        raise InputError("must be microseconds", field="overhead-us", value=overhead_us, allowed="0 to 1000000")
+    _require(dtype, weights, scan, launch, overhead_us)
     own, on = catalog.model(model), catalog.device(device)
-    held = -(-_met(own, size) * WEIGHT_BYTES[weights] // ranks)
+    held = ceil_divide(_met(own, size) * WEIGHT_BYTES[weights], ranks)
     waits = OVERHEAD_US if overhead_us is None else Fraction(overhead_us)
     overhead = waits * LAUNCHES[launch].share * (own.num_layers or 1)
     rate, peak = _exact(on.memory_bandwidth_gb_s) * 1000, _exact(on.peak_bf16_dense_tflops) * 10**6
@@ -94,6 +87,18 @@ def decode(
     return found
 
 
+def _require(dtype: str, weights: str, scan: str, launch: str, overhead_us: float | None) -> None:
+    for field, given, known in (
+        ("cache-dtype", dtype, kv_cache.DTYPES),
+        ("weights", weights, tuple(WEIGHT_BYTES)),
+        ("scan", scan, ("none", *SCANS)),
+        ("launch", launch, tuple(LAUNCHES)),
+    ):
+        chosen(field, given, known)
+    if overhead_us is not None and not 0 <= overhead_us <= 1e6:
+        raise InputError("must be microseconds", field="overhead-us", value=overhead_us, allowed="0 to 1000000")
+
+
 def _exact(fact: Fact) -> Fraction:
     return Fraction(str(fact.value))
 
@@ -107,7 +112,7 @@ def _cached(model: ModelConfig, form: str, dtype: str, context: int, ranks: int,
     layers = model.num_mla_layers or model.num_layers or 1
     if form_of(form).shared_key:  # the value is a part of the key, which the scan and the residual give
         return scan.read(dims.kv_lora_rank + dims.qk_rope_head_dim, 0) * context * layers
-    heads = -(-dims.heads // ranks)
+    heads = ceil_divide(dims.heads, ranks)
     one = scan.read(dims.qk_nope_head_dim + dims.qk_rope_head_dim, 2 * dims.v_head_dim)
     return one * heads * context * layers
 

@@ -15,6 +15,7 @@ from mla_cost.inputs import catalog
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.counts import counted
 from mla_cost.inputs.yaml_files import SUFFIXES, load_mapping
+from mla_cost.language.numbers import ceil_divide
 from mla_cost.mesh.packing import deal, degree
 
 MOST: Final = 10_000  # documents
@@ -155,7 +156,7 @@ def documents(
     chosen = [
         row for row in PACKINGS.values() if row.name in ways or (not ways and (inferred or row.basis != "inferred"))
     ]
-    most = limit or -(-sum(given) // sp)
+    most = limit or ceil_divide(sum(given), sp)
     rows = tuple(_row(row, given, sp, most, own) for row in chosen)
     pairs = sum(length * (length + 1) // 2 for length in given)
     whole = sum(given) * (sum(given) + 1) // 2
@@ -181,7 +182,7 @@ def _row(packing: Packing, lengths: tuple[int, ...], sp: int, limit: int, model:
 def _by_length(packing: Packing, lengths: tuple[int, ...], sp: int, limit: int, model: ModelConfig) -> Row:
     """Each document in a group of its own. Groups are not laid out in time, so no balance is told."""
     groups = tuple(min(sp, degree(length, limit, doubling=packing.degree == "doubling")) for length in lengths)
-    shares = [-(-length // group) for length, group in zip(lengths, groups, strict=True)]
+    shares = [ceil_divide(length, group) for length, group in zip(lengths, groups, strict=True)]
     sent = max((group - 1) * share for group, share in zip(groups, shares, strict=True))
     return Row(packing.name, max(shares), None, 0, sent, *_bytes(sent, model), packing.basis, packing.source, groups)
 

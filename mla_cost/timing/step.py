@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from mla_cost.language.numbers import ceil_divide
 from mla_cost.language.schedule import DeadlockError, Schedule, ScheduledPass, ScheduleSize, steps, takes
 
 Duration = Callable[[int, ScheduledPass], float]
@@ -61,7 +62,7 @@ def step_length(schedule: Schedule, size: ScheduleSize, takes_seconds: Duration,
     A schedule of many micro-batches repeats itself: where they are more than eight times the stages, two shorter runs
     say what each further one adds.
     """
-    turn = size.stages * max(1, -(-(size.group or size.stages) // size.stages))
+    turn = size.stages * max(1, ceil_divide(size.group or size.stages, size.stages))
     if size.micro_batches <= 8 * turn:
         return length(runs(schedule, size, takes_seconds, hop))
     left = size.micro_batches % turn

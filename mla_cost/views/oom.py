@@ -15,8 +15,9 @@ def text(found: Mapping[str, Any]) -> str:
 
 def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     error = found["error"]
-    short = size(found["short_bytes"])
-    yield f"Tried to allocate {size(error['tried'])} on {found['device']}; {short} more than was free"
+    short, free = found["short_bytes"], size(error["free"])
+    missing = f"{size(short)} more than was free" if short else f"{free} was free, in no piece of that size"
+    yield f"Tried to allocate {size(error['tried'])} on {found['device']}; {missing}"
     yield ""
     width = max(map(len, found["parts"]))
     for name, amount in found["parts"].items():

@@ -19,7 +19,8 @@ from mla_cost.language.evaluate import account_of, course
 from mla_cost.language.program import ProgramError
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.block import stacked
-from mla_cost.pricing.compile import Key, timeline
+from mla_cost.pricing.compile import timeline
+from mla_cost.pricing.key import Key
 from mla_cost.pricing.resolve import resolve
 
 SETTINGS: list[dict[str, Any]] = [

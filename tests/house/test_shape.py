@@ -16,8 +16,6 @@ import mla_cost
 ROOT = Path(mla_cost.__file__).parent
 PAGES = ROOT.parent / "docs" / "decisions"
 LONGEST = 40
-RULES = "language/rules/"  # a rule follows one call of a library from its first allocation to its last
-LONGEST_RULE = 50
 
 
 @cache
@@ -42,8 +40,7 @@ def test_functions_are_short():
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef)
     }
-    most = {each: LONGEST_RULE if each[0].startswith(RULES) else LONGEST for each in lengths}
-    assert {each: lines for each, lines in lengths.items() if lines > most[each]} == {}
+    assert {each: lines for each, lines in lengths.items() if lines > LONGEST} == {}
     assert median(lengths.values()) <= 10
 
 

@@ -45,7 +45,7 @@ def test_what_a_framework_can_say_comes_back(to: str, tmp_path: Path) -> None:
     without = dict(exporters.export(settings, to).without)
     found = back(settings, to, tmp_path)
     given = (
-        {"model", "seq_len"} if to == "deepspeed-json" else {"device", "mtp"}
+        {"model", "seq_len"} if to == "deepspeed-json" else {"device", "mtp", "moe_style"}
     )  # torchtitan has no MTP module, and says so
     if to == "torchtitan":
         assert "no multi-token-prediction module" in exporters.export(settings, to).text
@@ -71,6 +71,24 @@ def test_deepspeed_and_fsdp_in_their_own_words(tmp_path: Path) -> None:
     if FULLY_SHARDED:
         fsdp = PlanSettings(form=("explicit",), model="deepseek-v3", sharding=FULLY_SHARDED, dp=8, seq_len=4096)
         assert back(fsdp, "torchtitan", tmp_path)["sharding"] == FULLY_SHARDED
+
+
+@pytest.mark.parametrize(("to", "scheme"), [("megatron", "a2a-p2p"), ("mindspeed", "usp"), ("mindspeed", "kv-gather")])
+def test_groups_inside_groups_come_back(to: str, scheme: str, tmp_path: Path) -> None:
+    profile: Any = "megatron" if to == "megatron" else "reference"
+    inside = 0 if scheme == "kv-gather" else 2
+    asked = PlanSettings(**{**KIMI, "sp": 8}, scheme=scheme, sp_inside=inside, profile=profile).by_scope()
+    found = back(asked, to, tmp_path)
+    assert (found["scheme"], found["sp"], found.get("sp_inside", 0)) == (scheme, 8, inside)
+
+
+def test_blocks_of_recomputed_layers_and_replicas_come_back(tmp_path: Path) -> None:
+    block = PlanSettings(**{**KIMI, "remat": "full", "remat_layers": 2}).by_scope()
+    found = back(block, "megatron", tmp_path)
+    assert (found["remat"], found["remat_layers"]) == ("full", 2)
+    asked: dict[str, Any] = {"form": ("explicit",), "model": "deepseek-v3", "sharding": FULLY_SHARDED, "dp": 8}
+    copies = back(PlanSettings(**asked, replicas=2, seq_len=4096), "torchtitan", tmp_path)
+    assert (copies["dp"], copies["replicas"]) == (8, 2)
 
 
 def test_a_node_holds_as_many_ranks_as_its_device_has(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,10 +55,23 @@ OTHERS: dict[str, dict[str, Any]] = {
         "micro_batch": 1, "micro_batches": 8, "remat": "mla_up_proj", "dispatcher": "alltoall", "rope_fusion": "off",
         "profile": "megatron", "vocab_multiple": 128,
     },
+    # 32 ranks over tp 2: dp 16
+    "nemo.yaml": {
+        **_RUN, "model": "deepseek-v2-lite", "seq_len": 4096, "tp": 2, "pp": 1, "sp": 1, "ep": 8, "etp": 1, "dp": 16,
+        "micro_batch": 1, "micro_batches": 4, "remat": "full", "remat_layers": 4, "dispatcher": "alltoall",
+        "profile": "megatron",
+    },
+    # 14 layers and both ends are 16, two in each of eight chunks; the ends' hold one layer less; dp 16 holds ep 16
+    "model_args.yaml": {
+        **_RUN, "model": "deepseek-v3", "seq_len": 4096, "tp": 1, "pp": 4, "sp": 1, "ep": 16, "etp": 1, "dp": 16,
+        "pipeline_layout": "Et|tt|tt|tt|tt|tt|tt|tmL", "micro_batch": 1, "micro_batches": 32,
+        "remat": "none", "dispatcher": "hybridep", "cross_entropy": "native-fused", "profile": "megatron",
+        "vocab_multiple": 128, "facts": {"num_layers": 14, "num_routed_experts": 64, "num_mla_layers": 14},
+    },
     "titan.toml": {
         "form": ["explicit"], "model": "deepseek-v2-lite", "seq_len": 4096, "tp": 1, "pp": 1, "sp": 1, "ep": 8,
         "etp": 1, "dp": 8, "micro_batch": 4, "micro_batches": 4, "remat": "full", "dtype": "bf16",
-        "sharding": FULLY_SHARDED or "zero2",
+        "sharding": FULLY_SHARDED or "zero2", "moe_style": "torchtitan",
     },
     # 256 / (2 x 4)
     "deepspeed.json": {
@@ -166,8 +179,26 @@ def test_shell_is_read_and_never_run(tmp_path: Path) -> None:
     bomb = "A=xxxxxxxxxx\n" + "A=$A$A$A$A$A$A$A$A\n" * 9
     with pytest.raises(InputError, match="beyond any launch script"):
         words(bomb)
+    many = "A=" + "x" * 100_000 + "\n" + "run $A\n" * 10_000
+    with pytest.raises(InputError, match="beyond any launch script"):
+        words(many)
     with pytest.raises(InputError, match="line 2: a quote is never closed"):
         words("run\nB='x\n")
+
+
+def test_python_takes_a_script_for_a_plan_file_and_the_command_line_says_how() -> None:
+    assert mla_cost.plan_file(LAUNCH / "megatron.sh")["micro_batches"] == 64
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(LAUNCH / "megatron.sh")])
+    assert ended.value.code == 2
+
+
+def test_a_model_that_is_not_known_is_never_another_one(tmp_path: Path) -> None:
+    script = tmp_path / "verl.sh"
+    script.write_text((LAUNCH / "verl.sh").read_text().replace("moonshotai/Moonlight-16B-A3B", "Qwen/Qwen3-8B"))
+    with pytest.raises(InputError, match="no MLA model of the catalogue goes by 'Qwen/Qwen3-8B'; allowed: the model"):
+        importers.read(script)
+    assert importers.read(script, model="kimi-k2").settings["model"] == "kimi-k2"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +208,7 @@ def test_shell_is_read_and_never_run(tmp_path: Path) -> None:
         (("--seq-length 4096", ""), "--seq-length: is not in the file"),
         (("--hidden-size 7168", "--hidden-size big"), "--hidden-size: must be a whole number, not 'big'"),
         (("[0]*3", "[0,1]*3"), "--moe-layer-freq: only dense layers before all expert layers are priced"),
-        (("--context-parallel-size 2", "--context-parallel-size 2 --cp-comm-type a2a+p2p"), "--cp-comm-type: is not"),
+        (("--context-parallel-size 2", "--context-parallel-size 2 --cp-comm-type a2a+x"), "--cp-comm-type: is not"),
         (("--seq-length 4096", "--seq-length $OUTSIDE"), "--seq-length: is decided outside the file"),
     ],
 )

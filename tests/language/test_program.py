@@ -38,7 +38,7 @@ from mla_cost.language.program import (
     parse,
 )
 from mla_cost.language.rules import RULES
-from mla_cost.pricing.compile import Key, form_of
+from mla_cost.pricing.key import Key, form_of
 
 LAYOUTS = ("sbnd", "bsht", "bnsd")
 SETTINGS = Key("explicit", "ulysses", "eager", Predicates(), "bf16").settings()

@@ -13,8 +13,10 @@ from mla_cost.inputs import catalog
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.machine import Timeline
 from mla_cost.language.recompute import DISCARDING, POLICIES
-from mla_cost.pricing.compile import Key, _Run, reduced, timeline
+from mla_cost.pricing.compile import reduced, timeline
+from mla_cost.pricing.key import Key
 from mla_cost.pricing.resolve import Illegal, resolve
+from mla_cost.pricing.run import ProgramRun
 
 PROGRAMS: list[dict[str, Any]] = [
     {"form": ("explicit",), "kernel": "flash"},
@@ -55,7 +57,7 @@ def test_a_reduced_key_has_the_same_program(profile, layer):
     for key in sorted(keys(profile, layer), key=str):
         assert reduced(reduced(key)) == reduced(key)
         if reduced(key) != key:
-            assert left_behind(_Run(key).timeline(backward=True)) == left_behind(timeline(key)), key
+            assert left_behind(ProgramRun(key).timeline(backward=True)) == left_behind(timeline(key)), key
 
 
 def test_layers_share_what_does_not_matter_to_them():

@@ -31,10 +31,9 @@ Captured = pytest.CaptureFixture[str]
 @pytest.mark.xdist_group("ranks")
 def test_the_quick_grid_agrees(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     """An everyday run takes a few of the fake cells: `make test` runs the default grid, which holds them all."""
-    if not EXHAUSTIVE:
-        quick = cells.fake_cells("quick")
-        few = [*quick[::6], next(spec for spec in quick if spec.layers > 1 and KERNELS[spec.kernel].fused)]
-        monkeypatch.setattr(cells, "fake_cells", lambda _: few)
+    fused = next(each for each in cells.fake_cells("default") if each.layers > 1 and KERNELS[each.kernel].fused)
+    every = cells.fake_cells("quick")
+    monkeypatch.setattr(cells, "fake_cells", lambda _: [fused, *(every if EXHAUSTIVE else every[::6])])
     with pytest.raises(SystemExit) as stop:
         main(["validate", "--quick", "--ranks", "2", "--format", "json"])
     answer = json.loads(capsys.readouterr().out)

@@ -136,7 +136,7 @@ def test_a_way_to_shard_is_offered_by_levers(shared: str) -> None:
 
 
 def test_an_unknown_way_to_shard_names_the_declared_ones(shared: str) -> None:
-    with pytest.raises(mla_cost.InputError, match=f"'ddp', 'distributed', 'zero1', 'zero2' or '{shared}'"):
+    with pytest.raises(mla_cost.InputError, match=f"'ddp', 'distributed', 'fsdp', 'zero1', 'zero2' or '{shared}'"):
         planned(sharding="zero3")
 
 

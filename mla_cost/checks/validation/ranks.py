@@ -13,7 +13,7 @@ from mla_cost.checks.validation.fake import calls_difference, model_calls, wire_
 from mla_cost.checks.validation.predict import predicted
 from mla_cost.checks.validation.report import CheckRow, row
 from mla_cost.declared import defaults
-from mla_cost.pricing.compile import form_of
+from mla_cost.pricing.key import form_of
 
 # Largest difference over largest magnitude, tensor by tensor. bf16 rounds at 2**-9, several times on the way.
 BOUNDS = {"fp32": 1e-3, "bf16": 2**-5}

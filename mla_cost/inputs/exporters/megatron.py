@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from mla_cost.declared.foreign import CP_COMM_TYPES, PLAIN, SHARED_STATES
+from mla_cost.declared.foreign import CP_COMM_TYPES, HIERARCHICAL, PLAIN, SHARED_STATES
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.exporters.exported import Exporter, Launch
 from mla_cost.inputs.settings import PlanSettings
@@ -37,7 +37,18 @@ _DIMS: Final = (
 SAID: Final = frozenset(
     (
         *(name for name, _ in _PLAIN_FLAGS),
-        *("dp", "micro_batches", "virtual_stages", "dtype", "gradient_dtype", "remat", "vocab_multiple", "profile"),
+        *(
+            "dp",
+            "micro_batches",
+            "optimizer",
+            "virtual_stages",
+            "dtype",
+            "gradient_dtype",
+            "remat",
+            "remat_layers",
+            "vocab_multiple",
+            "profile",
+        ),
     )
 )
 
@@ -104,15 +115,16 @@ def run_words(told: PlanSettings) -> Words:
     if told.dtype != "fp32":
         yield (f"--{told.dtype}",)
     yield "--make-vocab-size-divisible-by", str(told.vocab_multiple)
-    yield from _recompute(told.remat)
+    yield from _recompute(told.remat, told.remat_layers)
+    yield "--optimizer", told.optimizer
     yield from _states(told)
 
 
-def _recompute(policy: str) -> Words:
+def _recompute(policy: str, layers: int | None) -> Words:
     if policy == "full":
         yield "--recompute-granularity", "full"
-        yield "--recompute-method", "uniform"
-        yield "--recompute-num-layers", "1"
+        yield "--recompute-method", "uniform" if layers is None else "block"
+        yield "--recompute-num-layers", "1" if layers is None else str(layers)
     elif policy != "none":
         yield "--recompute-granularity", "selective"
         yield "--recompute-modules", *policy.split("+")
@@ -138,6 +150,8 @@ def _own_words(launch: Launch) -> Words:
     told = launch.settings
     if told.sp > 1 and told.scheme in CP_COMM_TYPES.values():
         yield "--cp-comm-type", next(word for word, name in CP_COMM_TYPES.items() if name == told.scheme)
+        if told.scheme == HIERARCHICAL and told.sp_inside:
+            yield "--hierarchical-context-parallel-sizes", str(told.sp_inside), str(told.sp // told.sp_inside)
     if told.profile != _OWN_CODE:
         yield "--transformer-impl", "local"
         return
@@ -162,6 +176,7 @@ def said(launch: Launch) -> frozenset[str]:
     found = {*SAID, "main_weights"} | ({"moment_dtype"} if told.main_weights == "remainders" else set())
     found |= {"sharding"} if told.sharding in {SHARED_STATES, PLAIN} else set()
     found |= {"scheme"} if told.sp == 1 or told.scheme in CP_COMM_TYPES.values() else set()
+    found |= {"sp_inside"} if told.scheme == HIERARCHICAL else set()
     if told.profile == _OWN_CODE:
         found |= {"dispatcher", "shared_overlap", "rope_fusion"}
         found |= {"cross_entropy"} if told.cross_entropy in {"native", "native-fused", "te-fp32"} else set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from mla_cost.declared.foreign import CONTEXT_PARALLEL_ALGORITHMS
+from mla_cost.declared.foreign import CONTEXT_PARALLEL_ALGORITHMS, HYBRID
 from mla_cost.inputs.exporters.exported import Exporter, Launch
 from mla_cost.inputs.exporters.megatron import Words, said, script, words_of
 
@@ -19,6 +19,8 @@ def _own_words(launch: Launch) -> Words:
     if told.sp > 1 and told.scheme in CONTEXT_PARALLEL_ALGORITHMS.values():
         algorithm = next(word for word, name in CONTEXT_PARALLEL_ALGORITHMS.items() if name == told.scheme)
         yield "--context-parallel-algo", algorithm
+        if told.scheme == HYBRID and told.sp_inside:
+            yield "--ulysses-degree-in-cp", str(told.sp_inside)
     yield ("--use-fused-rmsnorm",)
     yield "--transformer-impl", "local"
 
@@ -28,7 +30,9 @@ def _write(launch: Launch) -> tuple[str, frozenset[str]]:
     exchanged = told.sp == 1 or told.scheme in CONTEXT_PARALLEL_ALGORITHMS.values()
     found = said(launch) - {"scheme", "dispatcher", "shared_overlap", "rope_fusion", "cross_entropy"}
     words: list[tuple[str, ...]] = [*words_of(launch), *_own_words(launch)]
-    return script(launch, iter(words)), found | ({"scheme"} if exchanged else set())
+    found |= {"scheme"} if exchanged else set()
+    found |= {"sp_inside"} if told.scheme == HYBRID else set()
+    return script(launch, iter(words)), frozenset(found)
 
 
 EXPORTER: Final[Any] = Exporter("mindspeed", "MindSpeed-LLM", trains=True, write=_write)

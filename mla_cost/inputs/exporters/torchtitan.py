@@ -17,7 +17,7 @@ def _write(launch: Launch) -> tuple[str, frozenset[str]]:
     if flavor is None:
         allowed = ", ".join(FLAVORS.values())
         raise InputError("torchtitan's deepseek_v3 has no such model", field="model", value=model.name, allowed=allowed)
-    shards = 1 if told.sharding == PLAIN else told.dp
+    shards = 1 if told.sharding == PLAIN else told.dp // told.replicas
     lines = [
         "[model]", 'name = "deepseek_v3"', f'flavor = "{flavor}"', "",
         "[training]", f"local_batch_size = {told.micro_batch}",
@@ -38,7 +38,7 @@ def _write(launch: Launch) -> tuple[str, frozenset[str]]:
         lines += ["", "[activation_checkpoint]", f'mode = "{told.remat}"']
         said.add("remat")
     if told.sharding in {PLAIN, FULLY_SHARDED}:
-        said.add("sharding")
+        said |= {"sharding", "replicas"}
     return "\n".join(lines) + "\n", frozenset(said)
 
 

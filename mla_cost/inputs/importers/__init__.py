@@ -36,14 +36,16 @@ def _modules() -> Iterator[Any]:
         yield import_module(f"{__name__}.{path.stem}")
 
 
-def read(path: str | os.PathLike[str], *, dp: int | None = None, strict: bool = False) -> Imported:
-    """The plan that a foreign file states. dp: data ranks in place of what follows from the file.
+def read(
+    path: str | os.PathLike[str], *, dp: int | None = None, model: str | None = None, strict: bool = False
+) -> Imported:
+    """The plan that a foreign file states. dp, model: in place of what follows from the file.
 
     Raises:
         InputError: no format that is known, what is wrong in it, and, where `strict`, what had to be assumed.
 
     """
-    foreign = _foreign(os.fspath(path), dp)
+    foreign = _foreign(os.fspath(path), dp)._replace(model=model)
     found = next((each for each in formats() if each.recognises(foreign)), None)
     if found is None:
         titles = ", ".join(each.title for each in formats())
@@ -80,6 +82,8 @@ def _imported(found: Format, reading: Reading) -> Imported:
     from mla_cost.inputs.importers.models import settle
 
     own = settle(reading)
+    if reading.stated_model is not None:
+        reading.take("model", reading.stated_model, "stated beside the file")
     for name, usual in (("model", defaults.MODEL), ("seq_len", defaults.SEQ_LEN)):
         if name not in reading.settings:
             reading.assume(name, usual, f"{name} is not in the file (--{name.replace('_', '-')} states it)")

@@ -10,7 +10,8 @@ from mla_cost.inputs.importers.shell import Script
 
 class Foreign(NamedTuple):
     """A foreign file as it was read. data: of JSON, YAML and TOML; script: of shell. dp: data ranks that the user
-    states beside it, which decide how many micro-batches a global batch makes.
+    states beside it, which decide how many micro-batches a global batch makes;
+    model: likewise, where the file names none of the catalogue.
     """
 
     file: str
@@ -18,6 +19,7 @@ class Foreign(NamedTuple):
     data: Mapping[str, Any] | None = None
     script: Script | None = None
     dp: int | None = None
+    model: str | None = None
 
 
 class Taken(NamedTuple):
@@ -59,6 +61,7 @@ class Reading:
 
     def __init__(self, foreign: Foreign) -> None:
         self.file = foreign.file
+        self.stated_model = foreign.model
         self.settings: dict[str, Any] = {}
         self.dims: dict[str, Any] = {}
         self.facts: dict[str, Any] = {}
@@ -90,15 +93,15 @@ class Reading:
         self.taken = [each for each in self.taken if each.setting != setting]
         self.assumed = [each for each in self.assumed if each.setting != setting]
 
-    def drop(self, settings: Iterable[str], why: str) -> None:
-        """Settings that the run states and what is priced has not."""
+    def drop(self, settings: Iterable[str], why: str, *, priced: bool = True) -> None:
+        """Settings that the run states and what is priced has not, or has elsewhere."""
         for name in settings:
             if self.settings.pop(name, None) is None:
                 continue
             said = [each.said for each in self.taken if each.setting == name]
             self._forget(name)
             for each in said:
-                self.ignore(each, why, priced=True)
+                self.ignore(each, why, priced=priced)
 
     def ignore(self, said: str, why: str, *, priced: bool = False) -> None:
         """What no plan takes."""

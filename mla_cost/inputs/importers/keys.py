@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from mla_cost.declared import foreign
-from mla_cost.errors import InputError
+from mla_cost.errors import InputError, shown
 from mla_cost.inputs import catalog
 from mla_cost.inputs.importers.imported import Reading
+from mla_cost.inputs.yaml_files import SUFFIXES
 
 _DEEPEST: Final = 16
 _LARGEST: Final = 2**53
@@ -87,23 +88,25 @@ def fully_sharded(reading: Reading, said: str) -> None:
 
 
 def name_model(reading: Reading, word: str, said: str) -> None:
-    """The model of the catalogue that a path or a name ends in; nothing where there is none.
+    """The model that the user states, else the one of the catalogue that a path or a name ends in.
 
     Raises:
-        InputError: where the catalogue has none of that name.
+        InputError: where there is none: another model would be priced.
 
     """
-    for name in (word, word.rstrip("/").rpartition("/")[2]):
+    words = [reading.stated_model] if reading.stated_model else [word, word.rstrip("/").rpartition("/")[2]]
+    for name in words:
         try:
-            model = catalog.model(name) if name and not name.endswith((".json", ".yaml", ".yml")) else None
+            model = catalog.model(name) if reading.stated_model or not name.endswith(SUFFIXES) else None
         except InputError:
             continue
         if model is not None:
-            reading.take("model", model.name, said)
+            stated = reading.stated_model
+            reading.take("model", stated or model.name, "stated beside the file" if stated else said)
             reading.facts = {"num_layers": model.num_layers or 1, "num_routed_experts": model.num_routed_experts or 0}
             return
-    reading.ignore(said, "is no name of the catalogue: --model states the model", priced=True)
-    reading.facts = {"num_layers": 1, "num_routed_experts": 1}
+    what = f"no MLA model of the catalogue goes by {shown(word)}" if word else "no model is named"
+    raise InputError(what, file=reading.file, field=said.partition(" ")[0], allowed="the model with --model")
 
 
 def tell_rest(keys: Keys, reading: Reading, priced: Iterable[str] = ()) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mla_cost.declared.foreign import ADAM, CP_COMM_TYPES, PLAIN, SHARED_STATES, TRAINED
+from mla_cost.declared.foreign import ADAM, CP_COMM_TYPES, HIERARCHICAL, PLAIN, SHARED_STATES, TRAINED
 from mla_cost.declared.optimizers import OPTIMIZERS
 from mla_cost.errors import InputError
 from mla_cost.inputs.importers.arguments import Arguments
@@ -96,7 +96,11 @@ def _context(given: Arguments, reading: Reading) -> None:
             "is not priced", file=given.file, field="--cp-comm-type", value=" ".join(words),
             allowed=f"one of {', '.join(CP_COMM_TYPES)}, the same for all layers",
         )  # fmt: skip
-    return reading.take("scheme", CP_COMM_TYPES[words[0]], "--cp-comm-type")
+    reading.take("scheme", CP_COMM_TYPES[words[0]], "--cp-comm-type")
+    sizes = given.words("--hierarchical-context-parallel-sizes") or []
+    if CP_COMM_TYPES[words[0]] == HIERARCHICAL and sizes and sizes[0].isdecimal():
+        reading.take("sp_inside", int(sizes[0]), "--hierarchical-context-parallel-sizes")
+    return None
 
 
 def _pipeline(given: Arguments, reading: Reading) -> None:
@@ -132,12 +136,23 @@ def _counted_ends(given: Arguments) -> int:
 
 
 def _ends(given: Arguments, reading: Reading) -> None:
-    """The embedding and the loss counted as a layer each: the first and the last stage then hold one less."""
-    ends, pp = _counted_ends(given), reading.settings["pp"]
-    each, left = divmod(reading.facts["num_layers"] + ends, pp)
-    for setting, flag in _ENDS:
-        if given.has(flag) and pp > 1 and not left:
-            reading.take(setting, each - 1, flag)
+    """The embedding and the loss counted as a layer each: the first and the last part hold one layer less."""
+    found = [flag for _, flag in _ENDS if given.has(flag)]
+    told = reading.settings
+    parts = told["pp"] * told.get("virtual_stages", 1)
+    each, left = divmod(reading.facts["num_layers"] + len(found), parts)
+    if not found or parts == 1 or left:
+        return
+    if parts == told["pp"]:
+        for setting, flag in _ENDS:
+            if flag in found:
+                reading.take(setting, each - 1, flag)
+        return
+    held = ["t" * each] * parts
+    held[0] = f"E{'t' * (each - (_ENDS[0][1] in found))}"
+    held[-1] = f"{'t' * (each - (_ENDS[1][1] in found))}{'m' * reading.facts.get('num_mtp_layers', 0)}L"
+    reading.drop(("virtual_stages",), "stands in the layout", priced=False)
+    reading.take("pipeline_layout", "|".join(held), " ".join(found))
 
 
 def _batch(given: Arguments, reading: Reading) -> None:
@@ -181,7 +196,7 @@ def _optimizer(given: Arguments, reading: Reading) -> None:
         reading.take("optimizer", found, given.said("--optimizer"))
     elif found not in {None, *ADAM}:
         reading.ignore(given.said("--optimizer"), "two moments of Adam are priced", priced=True)
-    _peak_events(given, reading)
+    _moment_dtypes(given, reading)
     fsdp, shared = given.has("--use-megatron-fsdp", "--use-torch-fsdp2"), given.has("--use-distributed-optimizer")
     strategy = given.text("--data-parallel-sharding-strategy")
     if fsdp and strategy == "no_shard":
@@ -197,7 +212,7 @@ def _optimizer(given: Arguments, reading: Reading) -> None:
         reading.assume("sharding", PLAIN, why, f"{ARGUMENTS}:3156")
 
 
-def _peak_events(given: Arguments, reading: Reading) -> None:
+def _moment_dtypes(given: Arguments, reading: Reading) -> None:
     """Dtypes of moments and main weights, which only the precision-aware optimizer has other than fp32."""
     if given.has("--use-precision-aware-optimizer") is None:
         return
@@ -222,7 +237,9 @@ def _recompute(given: Arguments, reading: Reading) -> None:
         return reading.assume("remat", "none", "--recompute-granularity is none where absent", f"{CONFIG}:532")
     if granularity == "full":
         reading.take("remat", "full", "--recompute-granularity full")
-        if method == "block" or (layers or 1) > 1:
+        if method == "block" and layers is not None:
+            reading.take("remat_layers", layers, "--recompute-method block --recompute-num-layers")
+        elif (layers or 1) > 1:
             said = f"--recompute-method {method} --recompute-num-layers {layers}"
             reading.ignore(said, "every layer is priced as recomputed by itself", priced=True)
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from mla_cost.errors import InputError
 from mla_cost.inputs.importers.arguments import Arguments
 from mla_cost.inputs.importers.imported import Foreign, Reading
 from mla_cost.inputs.importers.megatron import code_of, tell_rest
@@ -52,6 +53,8 @@ def read_config(foreign: Foreign, reading: Reading, given: Arguments, world: int
     """Model, where the fields state one, and run."""
     if "--hidden-size" in given.given:
         read_model(given, reading)
+    elif "num_layers" not in reading.facts:
+        raise InputError("is not in the file, and no model is without it", file=given.file, field="hidden_size")
     read_run(given, reading, world, foreign.dp)
     code_of(given, reading)
     reading.assumed = [each._replace(source=f"{each.source} (of Megatron-LM's arguments)") for each in reading.assumed]

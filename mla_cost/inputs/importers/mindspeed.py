@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mla_cost.declared.foreign import CONTEXT_PARALLEL_ALGORITHMS
+from mla_cost.declared.foreign import CONTEXT_PARALLEL_ALGORITHMS, HYBRID
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
 from mla_cost.inputs.importers.arguments import Arguments
@@ -82,6 +82,9 @@ def _exchange(given: Arguments, reading: Reading) -> None:
         )
     elif word in CONTEXT_PARALLEL_ALGORITHMS:
         reading.take("scheme", CONTEXT_PARALLEL_ALGORITHMS[word], flag)
+        inside = given.number("--ulysses-degree-in-cp")
+        if CONTEXT_PARALLEL_ALGORITHMS[word] == HYBRID and inside is not None:
+            reading.take("sp_inside", inside, "--ulysses-degree-in-cp")
     else:
         allowed = ", ".join(CONTEXT_PARALLEL_ALGORITHMS)
         raise InputError("is not priced", file=given.file, field=flag, value=word, allowed=allowed)
@@ -89,7 +92,7 @@ def _exchange(given: Arguments, reading: Reading) -> None:
 
 def _empty_layers(given: Arguments) -> frozenset[int]:
     """The layers of --noop-layers, from 0."""
-    words = given.given.get("--noop-layers", [""])[0].split(",")
+    words = "".join(given.given.get("--noop-layers", [])).split(",")
     return frozenset(int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 5)
 
 

@@ -17,6 +17,9 @@ from mla_cost.errors import InputError
 UNKNOWN: Final = "\N{REPLACEMENT CHARACTER}"
 _MOST_TEXT: Final = 200_000  # characters that a word may grow to: variables that hold each other double at each step
 _MOST_WORDS: Final = 50_000
+_MOST_SCRIPT: Final = 2**18  # characters; public scripts have a fifth of it at most
+_MOST_SUMS: Final = 1000
+_MOST_IN_ALL: Final = 2**20  # characters that variables may grow to, all of them together
 _MOST_ROUNDS: Final = 32
 _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _VARIABLE: Final = re.compile(
@@ -51,6 +54,8 @@ def read(text: str, file: str) -> Script:
         InputError: a quote that is never closed, or variables that grow beyond what any script has.
 
     """
+    if len(text) > _MOST_SCRIPT:
+        raise InputError(f"a script of {len(text):,} characters", file=file, allowed=f"at most {_MOST_SCRIPT:,}")
     return _Reader(text, file).script()
 
 
@@ -68,6 +73,7 @@ class _Reader:
     def __init__(self, text: str, file: str) -> None:
         self.file = file
         self.sums: list[str] = []
+        self.grown = 0
         self.skipped: list[tuple[int, str]] = []
         self.variables: dict[str, str] = {}
         self.commands: list[tuple[str, ...]] = []
@@ -90,6 +96,8 @@ class _Reader:
             done.append(text[place:start])
             if inside.startswith("(") and inside.endswith(")"):
                 self.sums.append(inside[1:-1])
+                if len(self.sums) > _MOST_SUMS:
+                    raise InputError("more sums than a launch script has", file=self.file, allowed=f"{_MOST_SUMS:,}")
                 done.append(f"$[{len(self.sums) - 1}]")
             else:
                 done.append(UNKNOWN)
@@ -215,6 +223,8 @@ class _Reader:
         found = self._expanded(token)
         if found == token and (" --" not in token and "\n" not in token):
             return [token]
+        if not set("'\"\\#") & set(found):
+            return found.split()
         try:
             return shlex.split(found, comments=True)
         except ValueError:
@@ -225,7 +235,8 @@ class _Reader:
             if "$" not in token:
                 break
             token = _VARIABLE.sub(self._value, token)
-            if len(token) > _MOST_TEXT:
+            self.grown += len(token)
+            if len(token) > _MOST_TEXT or self.grown > _MOST_IN_ALL:
                 raise InputError("variables grow beyond any launch script", file=self.file)
         return token
 

@@ -40,11 +40,12 @@ def _read(foreign: Foreign, reading: Reading) -> None:
     reading.put("dtype", "bf16")
     reading.assume("dtype", "bf16", "training.mixed_precision_param is bfloat16 where absent", f"{_SOURCE}282")
     _schedule(keys, reading)
+    reading.take("moe_style", "torchtitan", "a torchtitan run")
     tell_rest(keys, reading, _PRICED)
 
 
 def _model(keys: Keys, reading: Reading) -> None:
-    name, flavor = keys.get("model.name"), keys.get("model.flavor")
+    name, flavor = (str(keys.get(f"model.{key}")) for key in ("name", "flavor"))
     if name != "deepseek_v3" or flavor not in FLAVORS:
         raise InputError(
             f"{name} {flavor} is no MLA model of torchtitan that is known here", file=keys.file, field="model.flavor",
@@ -73,6 +74,10 @@ def _data_ranks(keys: Keys, reading: Reading, dp: int | None) -> None:
         reading.take("sharding", PLAIN, "data_parallel_shard_degree 1")
     else:
         fully_sharded(reading, "FSDP2 (data_parallel_shard_degree)")
+        if replicas > 1:
+            reading.take("replicas", replicas, "parallelism.data_parallel_replicate_degree")
+        if keys.get("parallelism.fsdp_reshard_after_forward") == "never":
+            reading.take("reshard", "off", "parallelism.fsdp_reshard_after_forward never")
 
 
 def _batch(keys: Keys, reading: Reading) -> None:
@@ -99,7 +104,8 @@ def _recompute(keys: Keys, reading: Reading) -> None:
 
 
 def _schedule(keys: Keys, reading: Reading) -> None:
-    word = keys.get("parallelism.pipeline_parallel_schedule")
+    given = keys.get("parallelism.pipeline_parallel_schedule")
+    word = given if isinstance(given, str) else None
     if reading.settings["pp"] == 1:
         return
     if word in SCHEDULES and word != "Interleaved1F1B":

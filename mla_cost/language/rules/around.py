@@ -77,24 +77,20 @@ def around(machine: Machine, label: str, words: tuple[str, ...], query: Tensor, 
     width = f"{key.dims[-1]}+{value.dims[-1]}"
     carried = _Carried(machine, outer(machine, how), how, (*key.dims[:-1], width), key, value)
     coming = carried.arrive("forward")
-    scores, output = products(machine, query, value.dims[-1])
-    machine.flops(scores + output, attention=True, skips_masked=True)
     machine.timeline.fused_calls.append(FusedCall(query.dims, key.dims, value.dims))
     result, statistics = merged(machine, label, (*query.dims[:-1], value.dims[-1]), query)
     work = Steps(machine, query, (key.dims, value.dims), "C" if carried.mesh is OUTSIDE else "P")
-    work.forward(scores + output)
+    work.forward()
     kept = carried.keep()
     del coming
     made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in (query, key, value)]
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
-        machine.flops((scores + output) * 2, recomputed=scores, attention=True, skips_masked=True)
         sums = [machine.new(f"{name}, summed", dims, "fp32") for name, dims, _ in made[:1]]
         coming = carried.arrive("backward")
         step = [machine.new(f"{name} of a step", dims, dtype) for name, dims, dtype in made]
-        work.backward((scores + output) * 2 + scores)
-        machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
+        work.backward()
         going = carried.bring_back()
         del step, coming
         results: list[Tensor | None] = [machine.new(*item) for item in made]
@@ -106,7 +102,7 @@ def around(machine: Machine, label: str, words: tuple[str, ...], query: Tensor, 
 
 
 class Steps:
-    """What the kernels of all steps read, write and compute, for the time model: each step all that one attends to."""
+    """What the kernels of all steps compute, read and write: each step all that one attends to."""
 
     def __init__(self, machine: Machine, query: Tensor, pair: tuple[Dims, Dims], ranks: str) -> None:
         key, value = pair
@@ -116,17 +112,23 @@ class Steps:
         s, b, n, d = query.dims
         self.made = machine.bytes_of((s, b, n, value[-1]), query.dtype)
         self.rows = machine.bytes_of((b, n, s), "fp32")
+        self.scores = size((*query.dims, "S")) * 2
+        self.both = self.scores + size((s, b, n, value[-1], "S")) * 2
         self.shape = Product(size((b, n)), size((s,)), size(("S",)), size((d,)) + size(value[-1:]))
 
-    def forward(self, flops: Polynomial) -> None:
+    def forward(self) -> None:
         """Attention of every step, and its merging into an fp32 sum."""
-        self._attends(self.through, [self.made, self.rows], flops)
+        self.machine.flops(self.both, attention=True, skips_masked=True)
+        self._attends(self.through, [self.made, self.rows], self.both)
         read, sums = self.made * self.launches, self.made * self.launches * 2
         self.machine.runs("elementwise", [read, sums], [sums], launches=self.launches)
 
-    def backward(self, flops: Polynomial) -> None:
+    def backward(self) -> None:
         """Attention of every step again, with gradients."""
-        self._attends([*self.through, self.made, self.made, self.rows], self.through, flops)
+        self.machine.flops(self.both * 2, recomputed=self.scores, attention=True, skips_masked=True)
+        reads = [*self.through, self.made, self.made, self.rows]
+        self._attends(reads, self.through, self.both * 2 + self.scores)
+        self.machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
 
     def _attends(self, reads: Sequence[Polynomial], writes: Sequence[Polynomial], flops: Polynomial) -> None:
         each = self.launches
@@ -238,9 +240,3 @@ def hops(machine: Machine, mesh: Mesh, label: str, sent: Dims, dtype: str, *coun
     """What a rank hands to the next one, so many times: `counts` are dims."""
     dims = (*counts, *sent)
     recorded(machine, "point_to_point", mesh, label, dims, dtype, dims, wire=machine.bytes_of(dims, dtype))
-
-
-def products(machine: Machine, query: Tensor, width: str) -> tuple[Polynomial, Polynomial]:
-    """Flops of the scores and of the output of a rank's queries with all positions."""
-    size = machine.predicates.elements
-    return size((*query.dims, "S")) * 2, size((*query.dims[:-1], width, "S")) * 2

@@ -35,36 +35,25 @@ def ring_attention(machine: Machine, label: str, query: Tensor, key: Tensor, val
     _passed_on(machine, f"{key.label} and {value.label}", sent, key.dtype)
     steps = machine.new(f"{label} of the steps", ("S", *query.dims[1:-1], value.dims[-1]), query.dtype)
     rows = machine.new(f"{label} log-sum-exp of the steps", (*query.dims[1:3], "S"), "fp32")
-    scores, output = _products(machine, query, value)
-    machine.flops(scores + output, attention=True, skips_masked=True)
     machine.timeline.fused_calls.append(FusedCall(query.dims, key.dims, value.dims))
-    shape = attended(machine, query, "S", value)
     each = machine.predicates.size("C" if machine.predicates.nested else "P")
     result = machine.new(label, (*query.dims[:-1], value.dims[-1]), query.dtype)
-    attends = partial(machine.runs, "attention", launches=each, product=shape, skips_masked=True)
-    attends([query, kept, others], [steps, rows], flops=scores + output)
+    attention = _Attention(machine, query, value, each)
+    attention.forward([query, kept, others], [steps, rows])
     machine.runs("elementwise", [steps, rows], [result])
     statistics = machine.new("log-sum-exp", (*query.dims[1:3], query.dims[0]), "fp32")
     del others, steps, rows
-    through = [machine.bytes_of(t.dims, t.dtype) for t in (query, key, value)]
-    kept_bytes = [machine.bytes_of(t.dims, t.dtype) for t in (result, result, statistics)]
+    through = [size * each for size in _bytes(machine, query, key, value)]
+    read = through + [size * each for size in _bytes(machine, result, result, statistics)]
     made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in (query, key, value)]
-    names = (key.label, value.label)
+    pair = f"{key.label} and {value.label}"
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         given = _whole(machine, label, gradients[0])
         of_query = machine.new(*made[0])
-        sending, receiving = (
-            machine.new(f"{names[0]} and {names[1]} with their gradients, {buffer}", ("2", *sent), made[1][2])
-            for buffer in ("one buffer", "the other")
-        )
-        for what in ("", "gradient of "):
-            _passed_on(machine, f"{what}{names[0]} and {names[1]}", sent, made[1][2])
-        machine.flops((scores + output) * 2, recomputed=scores, attention=True, skips_masked=True)
+        sending, receiving = _two_buffers(machine, pair, sent, made[1][2])
         step = [machine.new(f"{name} of a step", dims, dtype) for name, dims, dtype in made]
-        every = [size * each for size in (*through, *kept_bytes)]
-        attends(every, every[:3], flops=(scores + output) * 2 + scores)
-        machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
+        attention.backward(read, through)
         del step, sending, given
         return [of_query, *_views(machine, receiving, made[1:])]
 
@@ -85,20 +74,14 @@ def gathered_attention(machine: Machine, label: str, query: Tensor, key: Tensor,
     gathered = _in_order(machine, (key, value))
     result = machine.new(label, (*query.dims[:-1], value.dims[-1]), query.dtype)
     spare = machine.new(f"{label}, never written", result.dims, result.dtype)
-    scores, output = _products(machine, query, value)
     half: Dims = ("s_half", *query.dims[1:])
-    steps, statistics = [], []
-    for step in ("first", "second"):
-        steps.append(machine.new(f"{label} of the {step} half", (*half[:-1], value.dims[-1]), query.dtype))
-        statistics.append(machine.new(f"log-sum-exp of the {step} half", ("b", "n", "s_half"), "fp32"))
-    machine.flops(scores + output, attention=True, skips_masked=True)
+    steps, statistics = _halves(machine, label, (*half[:-1], value.dims[-1]), query.dtype)
     machine.timeline.fused_calls.append(FusedCall(half, gathered[0].dims, gathered[1].dims))
-    shape = attended(machine, query, "S", value)
-    attends = partial(machine.runs, "attention", launches=2, product=shape, skips_masked=True)
-    attends([query, *gathered], [*steps, *statistics], flops=scores + output)
+    attention = _Attention(machine, query, value, 2)
+    attention.forward([query, *gathered], [*steps, *statistics])
     machine.runs("copy", steps, [result])
-    through = [machine.bytes_of(t.dims, t.dtype) for t in (query, *gathered)]
-    kept_bytes = [machine.bytes_of(t.dims, t.dtype) for t in (result, result, *statistics)]
+    through = _bytes(machine, query, *gathered)
+    read = through + _bytes(machine, result, result, *statistics)
     del gathered, spare, steps
     made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in given]
 
@@ -107,19 +90,43 @@ def gathered_attention(machine: Machine, label: str, query: Tensor, key: Tensor,
         results: list[Tensor | None] = [machine.new(*made[0])]
         sums = [machine.new(f"{name}, all positions", ("S", *dims[1:]), dtype) for name, dims, dtype in made[1:]]
         gathered = _in_order(machine, given[1:])
-        steps = []
-        for positions in ("s_half", "S"):
-            steps.append(machine.new(f"{made[0][0]} of a step", half, made[0][2]))
-            steps += [machine.new(f"{name} of a step", (positions, *dims[1:]), dtype) for name, dims, dtype in made[1:]]
-        machine.flops((scores + output) * 2, recomputed=scores, attention=True, skips_masked=True)
-        attends([*through, *kept_bytes], through, flops=(scores + output) * 2 + scores)
-        machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
+        steps = _gradients_of_steps(machine, made, half)
+        attention.backward(read, through)
         results += _scattered(machine, sums, made[1:])
         del whole, gathered, steps
         return results
 
     machine.attach([result], list(given), backward, saved=[*given, result, *statistics])
     return result
+
+
+def _two_buffers(machine: Machine, pair: str, sent: Dims, dtype: str) -> list[Tensor]:
+    """Keys and values with their gradients on their way: what is sent and what is received."""
+    found = [
+        machine.new(f"{pair} with their gradients, {buffer}", ("2", *sent), dtype)
+        for buffer in ("one buffer", "the other")
+    ]
+    for what in ("", "gradient of "):
+        _passed_on(machine, f"{what}{pair}", sent, dtype)
+    return found
+
+
+def _halves(machine: Machine, label: str, dims: Dims, dtype: str) -> tuple[list[Tensor], list[Tensor]]:
+    """The outputs and the log-sum-exp of two steps of half the queries each."""
+    steps, statistics = [], []
+    for step in ("first", "second"):
+        steps.append(machine.new(f"{label} of the {step} half", dims, dtype))
+        statistics.append(machine.new(f"log-sum-exp of the {step} half", ("b", "n", "s_half"), "fp32"))
+    return steps, statistics
+
+
+def _gradients_of_steps(machine: Machine, made: Sequence[Made], half: Dims) -> list[Tensor]:
+    """What two steps make: the first sees the first chunk of keys and values, the second all."""
+    steps = []
+    for positions in ("s_half", "S"):
+        steps.append(machine.new(f"{made[0][0]} of a step", half, made[0][2]))
+        steps += [machine.new(f"{name} of a step", (positions, *dims[1:]), dtype) for name, dims, dtype in made[1:]]
+    return steps
 
 
 def _views(machine: Machine, buffer: Tensor, made: Sequence[Made]) -> list[Tensor | None]:
@@ -170,6 +177,28 @@ def _whole(machine: Machine, label: str, gradient: Tensor | None) -> Tensor:
     return machine.copied(gradient, f"gradient of {label} copy")
 
 
-def _products(machine: Machine, query: Tensor, value: Tensor) -> tuple[Polynomial, Polynomial]:
-    size = machine.predicates.elements
-    return size((*query.dims, "S")) * 2, size((*query.dims[:-1], value.dims[-1], "S")) * 2
+def _bytes(machine: Machine, *tensors: Tensor) -> list[Polynomial]:
+    return [machine.bytes_of(tensor.dims, tensor.dtype) for tensor in tensors]
+
+
+class _Attention:
+    """A rank's queries with all positions in some launches: the flops of all, and what kernels read and write."""
+
+    def __init__(self, machine: Machine, query: Tensor, value: Tensor, launches: Polynomial | int) -> None:
+        size = machine.predicates.elements
+        self._machine = machine
+        self._scores = size((*query.dims, "S")) * 2
+        self._both = self._scores + size((*query.dims[:-1], value.dims[-1], "S")) * 2
+        shape = attended(machine, query, "S", value)
+        self._runs = partial(machine.runs, "attention", launches=launches, product=shape, skips_masked=True)
+
+    def forward(self, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:
+        """Scores and output."""
+        self._machine.flops(self._both, attention=True, skips_masked=True)
+        self._runs(reads, writes, flops=self._both)
+
+    def backward(self, reads: Sequence[Polynomial], writes: Sequence[Polynomial]) -> None:
+        """The gradients of both, and scores once more."""
+        self._machine.flops(self._both * 2, recomputed=self._scores, attention=True, skips_masked=True)
+        self._runs(reads, writes, flops=self._both * 2 + self._scores)
+        self._machine.work(fused_backward=Polynomial.symbol("fused_workspace"))

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from mla_cost.language.machine import FusedCall, Gradients, Machine, Tensor
 from mla_cost.language.ops import op
-from mla_cost.language.polynomial import Polynomial
-from mla_cost.language.rules.around import Steps, hops, merged, products
+from mla_cost.language.rules.around import Steps, hops, merged
 from mla_cost.language.rules.exchange import SEQUENCE
 
 Dims = tuple[str, ...]
@@ -22,43 +21,30 @@ def latent_ring(machine: Machine, label: str, query: Tensor, latent: Tensor, wei
     Latents go P - 1 hops in their dtype, in backward again, with gradients in fp32 that go P hops, home. Counted is the
     first rank, which expands the chunks of all others whole: in zig-zag order others need half of some.
     """
-    heads, both, _ = weight.dims
-    width = both.rpartition("+")[2]
-    rows, batch = latent.dims[:2]
-    dims = (*query.dims[:-1], width)
-    key, value = (rows, batch, heads, query.dims[-1]), (rows, batch, heads, width)
+    key, value = _pair(query.dims, latent.dims, weight.dims)
     hops(machine, SEQUENCE, latent.label, latent.dims, latent.dtype, "P_others")
     coming = machine.new(f"{latent.label} of other ranks", ("2", *latent.dims), latent.dtype)
-    result, statistics = _step(machine, label, dims, query, (key, value))
-    scores, output = products(machine, query, width)
-    expand = machine.predicates.elements(("P", rows, batch, *weight.dims)) * 2
-    machine.flops(scores + output, attention=True, skips_masked=True)
-    machine.flops(expand)
+    result, statistics = _step(machine, label, (*query.dims[:-1], value[-1]), query, (key, value))
     work = Steps(machine, query, (key, value), "P")
-    shape: tuple[Dims, Dims, Dims] = ("P", rows, batch), weight.dims[:2], weight.dims[2:]
-    work.forward(scores + output)
-    machine.multiplies(*shape)
+    expands = _Expands(machine, ("P", *latent.dims[:2]), weight.dims)
+    work.forward()
+    expands.forward()
     machine.timeline.fused_calls.append(FusedCall(query.dims, key, value))
     del coming
+    latent_label, weight_label = latent.label, weight.label
     made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in (query, latent, weight)]
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
-        machine.flops((scores + output) * 2, recomputed=scores, attention=True, skips_masked=True)
-        machine.flops(expand * 2, recomputed=expand)
         of_query = machine.new(f"{made[0][0]}, summed", made[0][1], "fp32")
         of_weight = machine.new(f"{made[2][0]}, summed", made[2][1], "fp32")
         wide = machine.new(f"{weight_label}, in fp32", made[2][1], "fp32")
-        coming = machine.new(
-            f"{made[1][0].removeprefix('gradient of ')} of other ranks", ("2", *made[1][1]), made[1][2]
-        )
-        hops(machine, SEQUENCE, made[1][0].removeprefix("gradient of "), made[1][1], made[1][2], "P_others")
-        expanded = [machine.new("key of a step", key, made[1][2]), machine.new("value of a step", value, made[1][2])]
-        steps = [machine.new(f"gradient of {t.label}", t.dims, made[1][2]) for t in expanded]
-        work.backward((scores + output) * 2 + scores)
-        machine.multiplies(*shape)
-        machine.multiplies_back(*shape)
-        machine.work(fused_backward=Polynomial.symbol("fused_workspace"))
+        coming = machine.new(f"{latent_label} of other ranks", ("2", *made[1][1]), made[1][2])
+        hops(machine, SEQUENCE, latent_label, made[1][1], made[1][2], "P_others")
+        expanded = _expanded(machine, (key, value), made[1][2])
+        steps = [machine.new(f"gradient of {t.label}", t.dims, t.dtype) for t in expanded]
+        work.backward()
+        expands.backward()
         going = machine.new(f"{made[1][0]}, here and on its way", ("2", *made[1][1]), "fp32")
         hops(machine, SEQUENCE, made[1][0], made[1][1], "fp32", "P")
         del coming, expanded, steps, wide
@@ -66,18 +52,43 @@ def latent_ring(machine: Machine, label: str, query: Tensor, latent: Tensor, wei
         del of_query, of_weight, going
         return results
 
-    weight_label = weight.label
     machine.attach([result], [query, latent, weight], backward, saved=[query, latent, weight, result, statistics])
     return result
 
 
-def _step(
-    machine: Machine, label: str, dims: tuple[str, ...], query: Tensor, pair: tuple[tuple[str, ...], ...]
-) -> tuple[Tensor, Tensor]:
+def _pair(query: Dims, latent: Dims, weight: Dims) -> tuple[Dims, Dims]:
+    """The dims of keys and values that a rank's latent gives."""
+    each = (*latent[:2], weight[0])
+    return (*each, query[-1]), (*each, weight[1].rpartition("+")[2])
+
+
+class _Expands:
+    """The product that makes keys and values of the latents of all ranks: [rows h_out] and in backward once more."""
+
+    def __init__(self, machine: Machine, rows: Dims, weight: Dims) -> None:
+        self._machine = machine
+        self._once = machine.predicates.elements((*rows, *weight)) * 2
+        self._shape = rows, weight[:2], weight[2:]
+
+    def forward(self) -> None:
+        self._machine.flops(self._once)
+        self._machine.multiplies(*self._shape)
+
+    def backward(self) -> None:
+        """The gradients of both operands, and the product again."""
+        self._machine.flops(self._once * 2, recomputed=self._once)
+        self._machine.multiplies(*self._shape)
+        self._machine.multiplies_back(*self._shape)
+
+
+def _step(machine: Machine, label: str, dims: Dims, query: Tensor, pair: tuple[Dims, Dims]) -> tuple[Tensor, Tensor]:
     """The merged output, while keys and values of a step are there."""
-    held = [
-        machine.new(f"{name} of a step", each, query.dtype) for name, each in zip(("key", "value"), pair, strict=True)
-    ]
+    held = _expanded(machine, pair, query.dtype)
     found = merged(machine, label, dims, query)
     held.clear()
     return found
+
+
+def _expanded(machine: Machine, pair: tuple[Dims, Dims], dtype: str) -> list[Tensor]:
+    """Keys and values of a step, made of a latent."""
+    return [machine.new(f"{name} of a step", dims, dtype) for name, dims in zip(("key", "value"), pair, strict=True)]

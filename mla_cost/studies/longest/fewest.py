@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from mla_cost.errors import InputError
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.language.numbers import ceil_divide
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.placement import even_layout
 from mla_cost.mesh.schedule import idle
@@ -148,7 +149,7 @@ def least_micro_batches(question: FitQuestion, pp: int) -> int | None:
 @lru_cache(maxsize=1024)
 def _least_micro_batches(parallel: Parallel, max_idle: int) -> int | None:
     unit = parallel.group if parallel.virtual_stages > 1 else 1
-    first = -(-parallel.pp // unit)
+    first = ceil_divide(parallel.pp, unit)
 
     def quick(groups: int) -> bool:
         waits, slots = idle(parallel._replace(micro_batches=(first - 1 + groups) * unit))

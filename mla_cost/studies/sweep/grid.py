@@ -69,6 +69,8 @@ class Grid:
         given = {axis.name: axis for axis in axes}
         self.devices = _devices(settings, given.pop("device", None))
         form = given.pop("form", None) or SweepAxis("form", settings.form)
+        if not form.values:
+            raise InputError("name at least one form", field="form", allowed=", ".join(FORMS))
         numbers = [axis for axis in given.values() if self.is_number(axis)]
         self.numbers: tuple[SweepAxis, ...] = tuple(numbers)
         rest = [axis for axis in given.values() if axis not in numbers]

@@ -23,7 +23,7 @@ from mla_cost.language.evaluate import EXACT_LIMIT
 from mla_cost.language.program import Form, Kernel, Pair, ProgramError, Scheme, sizes_asked
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.automatic import trained
-from mla_cost.pricing.compile import Key, form_of
+from mla_cost.pricing.key import Key, form_of
 from mla_cost.pricing.resolve import Illegal, inner_values, pads_value, resolve, scheme_of
 from mla_cost.pricing.usable import Groups, Usable, usable
 from mla_cost.studies.sweep.grid import WIDTHS, Box, Choice, Grid

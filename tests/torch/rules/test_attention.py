@@ -8,7 +8,8 @@ import pytest
 
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.language.rules.split import narrow
-from mla_cost.pricing import compile as cost
+from mla_cost.pricing.key import Key
+from mla_cost.pricing.run import ProgramRun
 from tests.torch.rules.harness import Operand, check, each_value, layouts, torch, values
 
 FEW = (values(), values(b=1), values(l=1), values(s=1, b=1), values(P=1, l=1), values(b=1, P=1, l=1))
@@ -23,7 +24,7 @@ STYLES = [
 
 def run_kernel(machine, name, settings, query, key, value):
     """The kernel's own text on this machine."""
-    run = cost._Run(cost.Key("explicit", "ulysses", name, machine.predicates, machine.dtype, **settings))
+    run = ProgramRun(Key("explicit", "ulysses", name, machine.predicates, machine.dtype, **settings))
     run.machine = machine
     piece = KERNELS[name].piece(len(key.axes) == 3, settings.get("attention_layout", "sbnd"))
     return run._call(piece, [query, key, value])[0]

@@ -10,7 +10,7 @@ from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.language.rules.einsum import einsum
 from mla_cost.language.rules.split import narrow, split
-from mla_cost.pricing.compile import form_of
+from mla_cost.pricing.key import form_of
 from tests.torch.rules.harness import Operand, check, each_value, torch, values
 
 LAYOUTS = ("sbnd", "bsht", "bnsd")

@@ -9,7 +9,8 @@ import pytest
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.language.dims import predicates_of
-from mla_cost.pricing.compile import Key, timeline
+from mla_cost.pricing.compile import timeline
+from mla_cost.pricing.key import Key
 from tests.torch.rules.harness import assert_same, spelled, torch, values
 
 USUAL_SCHEME = {"explicit": "ulysses", "absorbed": "latent-gather", "laga": "latent-gather"}

@@ -22,19 +22,16 @@ def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tenso
     count = machine.predicates.elements((*hidden.dims, "e")) * 2
     machine.flops(count)
     machine.multiplies(rows, ("e",), hidden.dims[-1:], dtype=hidden.dtype, into="fp32")
-    kept = [machine.new(f"{label} {what}", (*rows, "e"), "fp32") for what in ("scores", "scores for the loss")]
-    kept += [machine.new(f"{label} {what}", (*rows, "K"), to) for what, to in (("choice", "int64"), ("chosen", "fp32"))]
-    kept += [machine.new(f"{label} {what}", rows, "fp32") for what in ("sum", "sum for the loss")]
+    kept = _kept(machine, label, rows)
     result = machine.new(label, logits.dims, "fp32")
     # scores twice, the choice, what was chosen, its sum, quotient and scale, and the weights spread over all experts
     machine.runs("elementwise", [logits, logits, kept[0]], [*kept, result], launches=10)
-    shape = logits.dims
     del logits
     (name, rows_of, dtype), (w_name, w_dims, w_dtype) = ((it.label, it.dims, it.dtype) for it in (hidden, weight))
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
-        of_logits = machine.new(f"gradient of {label} logits", shape, "fp32")
+        of_logits = machine.new(f"gradient of {label} logits", (*rows, "e"), "fp32")
         machine.flops(count * 2)
         machine.runs("elementwise", [of_logits] * 3, [of_logits], launches=6)
         machine.multiplies_back(rows_of[:-1], ("e",), rows_of[-1:], dtype="fp32")
@@ -45,8 +42,7 @@ def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tenso
         of_weight = machine.new(f"gradient of {w_name} in fp32", w_dims, "fp32")
         del copied
         found = machine.new(f"gradient of {name}", rows_of, dtype)
-        casts = [machine.bytes_of(dims, to) for dims in (rows_of, w_dims) for to in (dtype, "fp32")]
-        machine.runs("copy", [casts[0], casts[2], casts[1], casts[3]], casts, launches=4)
+        _casts(machine, rows_of, w_dims, dtype)
         del of_hidden
         results: list[Tensor | None] = [found, machine.new(f"gradient of {w_name}", w_dims, w_dtype)]
         del of_weight, of_logits
@@ -54,6 +50,20 @@ def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tenso
 
     machine.attach([result], [hidden, weight], backward, saved=[hidden, *kept])
     return result
+
+
+def _kept(machine: Machine, label: str, rows: Dims) -> list[Tensor]:
+    """What backward reads beside the hidden states."""
+    kept = [machine.new(f"{label} {what}", (*rows, "e"), "fp32") for what in ("scores", "scores for the loss")]
+    kept += [machine.new(f"{label} {what}", (*rows, "K"), to) for what, to in (("choice", "int64"), ("chosen", "fp32"))]
+    kept += [machine.new(f"{label} {what}", rows, "fp32") for what in ("sum", "sum for the loss")]
+    return kept
+
+
+def _casts(machine: Machine, hidden: Dims, weight: Dims, dtype: str) -> None:
+    """Of hidden states and weight to fp32, and of their gradients back: kernels only."""
+    casts = [machine.bytes_of(dims, to) for dims in (hidden, weight) for to in (dtype, "fp32")]
+    machine.runs("copy", [casts[0], casts[2], casts[1], casts[3]], casts, launches=4)
 
 
 @op("rows_of", kind="permutation")
