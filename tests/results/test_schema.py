@@ -12,7 +12,11 @@ import pytest
 
 import mla_cost
 from mla_cost.checks import schema
+from mla_cost.checks.file_schemas import schemas
 from mla_cost.declared.kernels import KERNELS
+from mla_cost.inputs.catalog import configs_directory
+from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.yaml_files import load_mapping
 
 
 def usual(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,3 +137,18 @@ def test_equal_storages_are_summed_once():
         for key, total in (("saved", "saved_bytes"), ("alive_at_peak", "peak_bytes")):
             storages = {t["storage"]: t["bytes"] for t in tensors if t[key]}
             assert sum(storages.values()) == row["memory"][total]
+
+
+def test_schemas_of_files_are_those_of_the_types_and_take_the_catalogue():
+    directory = configs_directory()
+    found = schemas()
+    for name, wanted in found.items():
+        stored = json.loads((directory / "schemas" / f"{name}.schema.json").read_text())
+        assert stored == wanted, "python -m mla_cost.checks.schema writes them anew"
+        for file in sorted((directory / f"{name}s").glob("*.yaml"))[::5]:
+            jsonschema.Draft7Validator(wanted).validate(json.loads(json.dumps(load_mapping(file))))
+    plan = jsonschema.Draft7Validator(found["plan"])
+    assert plan.is_valid({"model": "kimi-k2", "seq_len": "128k", "device": "h100-80gb", "other_memory": "2GiB"})
+    for wrong in ({"tp": "two"}, {"kernle": "flash"}, {"norm": "fusd"}, {"dims": {"hiden": 1}}, {"seq_len": "many"}):
+        assert not plan.is_valid(wrong)
+    assert set(found["plan"]["properties"]) == set(PlanSettings.model_fields)
