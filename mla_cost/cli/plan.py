@@ -71,17 +71,21 @@ def _print(answer: Any, given: Given, *, refused: bool) -> None:
     elif not refused:
         from mla_cost.views import table
 
+        beside = _beside(answer.inputs["published"])  # before anything is printed: it refuses what is not there
         table.show(answer, bars=given["bars"], notes=not given["no_notes"])
-        if answer.inputs["published"]:
-            _print_beside(answer.inputs["published"])
+        if beside:
+            from mla_cost.views import evidence
+
+            evidence.show_beside(answer.inputs["published"], beside)
 
 
-def _print_beside(published: str) -> None:
+def _beside(published: str | None) -> list[dict[str, Any]]:
     """The published figures that the plan names, each beside what is predicted for it."""
+    if published is None:
+        return []
     from mla_cost.checks.evidence import beside
-    from mla_cost.views import evidence
 
-    evidence.show_beside(published, [row._asdict() for row in beside(published)])
+    return [row._asdict() for row in beside(published)]
 
 
 def _check_picture(plot: Path) -> None:

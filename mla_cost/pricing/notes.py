@@ -58,12 +58,13 @@ def _beside_others(settings: PlanSettings) -> Iterator[str]:
 
 def _policies(model: ModelConfig, settings: PlanSettings, profile: Profile) -> Iterator[str]:
     """Recomputation of a piece that no layer of the model has, but for the parts that `_layers` names."""
-    layers = {declared_as("layer", experts=kind.moe) for kind in layer_kinds(model)}
+    kinds = layer_kinds(model)
+    layers = {declared_as("layer", experts=kind.moe) for kind in kinds}
     there = {"attend"}.union(*({*parse(LAYERS[name].text), *profile.pieces(name)} for name in layers))
     names = settings.remat.split("+")
     for name in names:
         whole = _within(name, names)
-        if whole:
+        if whole and (name not in _HOLDS or _HOLDS[name][0](model, kinds)):
             yield f"remat {name}: no effect (remat {whole} runs it again already)"
         asked = frozenset() if name in _HOLDS else {*POLICIES.get(name, ()), *DISCARDING.get(name, ())}
         if asked and not asked & there:

@@ -265,9 +265,9 @@ def test_a_flag_sets_its_input(answer, arguments, name, value):
 
 
 def test_every_flag_of_plan_has_a_test(cli):
-    listed = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", cli("plan", "--help").partition("What is priced:")[2]))
+    listed = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", cli("plan", "--help").partition("What is priced:")[2]))
     tested = {word for arguments, _, _ in FLAGS for word in arguments if word.startswith("--")}
-    elsewhere = {"--levers", "--refused-levers", "--explain-term", "--stage", "--bars", "--plot"}
+    elsewhere = {"--levers", "--refused-levers", "--explain-term", "--stage", "--bars", "--plot", "--picture"}
     of_rows = {flag for row in TABLE.values() for flag in row.flags}  # tests/inputs/test_table.py reads each
     assert listed - tested - elsewhere - of_rows == {
         "--format",
@@ -275,6 +275,8 @@ def test_every_flag_of_plan_has_a_test(cli):
         "--help",
         "--no-notes",
         "--quiet",
+        "--trace",
+        "--snapshot-out",
     }  # tested below
 
 
@@ -394,6 +396,25 @@ def test_require_fit(cli, answer):
     assert "short" in cli("plan", *small, "--require-fit", code=1)
     cli("plan", "--require-fit")
     cli("plan", "--require-fit", "--device", "none", code=2)
+
+
+def test_a_trace_is_written_beside_the_answer(cli, tmp_path):
+    file = tmp_path / "step.json"
+    asked = ("plan", "--form", "laga", "--device", "h100-80gb")
+    assert cli(*asked, "--trace", file) == cli(*asked)
+    events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+    assert {"M", "X"} == {event["ph"] for event in events}
+    assert "cannot be written" in cli(*asked, "-q", "--trace", tmp_path / "absent" / "step.json", code=2)
+
+
+def test_a_predicted_snapshot_is_written_beside_the_answer(cli, tmp_path):
+    file = tmp_path / "predicted.pickle"
+    asked = ("--form", "laga", "--kernel", "eager", "--device", "h100-80gb", "--scope", "attention")
+    assert cli("plan", *asked, "--snapshot-out", file) == cli("plan", *asked)
+    compared = cli("snapshot", file, *asked)
+    assert "0 only in the recording, 0 only in the plan" in " ".join(compared.split())  # it is the plan's own
+    absent = tmp_path / "absent" / "predicted.pickle"
+    assert "cannot be written" in cli("plan", "-q", *asked, "--snapshot-out", absent, code=2)
 
 
 def test_one_fitting_row_is_enough_for_require_fit(answer):

@@ -147,7 +147,7 @@ def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path, monkeypatch: 
     [
         (USER_MODEL.replace("heads", "head"), "dims.heads: this key is missing"),
         (USER_MODEL + "nam: x\n", "nam: unknown key; did you mean name?"),
-        (USER_MODEL + "num_layers: 5\n", "line 5: the key 'num_layers' is given twice"),
+        (USER_MODEL + "num_layers: 5\n", "line 5, column 1: the key 'num_layers' is given twice"),
         ("name: x\n", "dims: this key is missing"),
         ("a: !!python/name:os.system\n", "the tag"),
     ],

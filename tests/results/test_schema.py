@@ -31,7 +31,7 @@ optimizer_bytes kernel_workspace_bytes allocated_peak_bytes peak_moment tensors 
 KEYS = {
     "Result": RESULT,
     "Memory": MEMORY,
-    "Moment": "phase op",
+    "PeakEvent": "phase op",
     "TensorCost": "name dims shape dtype bytes storage saved alive_at_peak formula",
     "Breakdown": "name bytes basis",
     "Communication": "forward backward collectives",
