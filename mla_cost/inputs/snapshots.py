@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from mla_cost.errors import InputError
 from mla_cost.inputs.plain_pickle import loads
+from mla_cost.language.numbers import round_up
 
 MAX_BYTES: Final = 2**29
 _MOST_EVENTS: Final = 5_000_000
@@ -52,7 +53,7 @@ class Recorded(NamedTuple):
 
 def rounded(size: int) -> int:
     """A size as the allocator hands it out."""
-    return -(-size // _ROUNDED) * _ROUNDED
+    return round_up(size, _ROUNDED)
 
 
 def read(file: str) -> Recorded:

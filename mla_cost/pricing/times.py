@@ -266,10 +266,15 @@ def step_time(
     if device is None or not has_ceilings(device):
         return None
     chosen = model.num_experts_per_token or 1
-    slow, middle, fast = (
-        one_step(model, settings, costs, traffic, pricing(device, settings, end, chosen)) for end in ENDS
-    )
-    how = pricing(device, settings, "middle", chosen)
+    ends = [one_step(model, settings, costs, traffic, pricing(device, settings, end, chosen)) for end in ENDS]
+    return _told(settings, costs, ends, pricing(device, settings, "middle", chosen), model_flops)
+
+
+def _told(
+    settings: PlanSettings, costs: Sequence[StageCost], ends: Sequence[StepTime], how: Pricing, model_flops: int
+) -> Time:
+    """What is said of a step. ends: as ENDS has them; how: in the middle of the band."""
+    slow, middle, fast = ends
     at, world = middle.stages[middle.slowest], parallel_of(settings).world
     trained = settings.seq_len * settings.micro_batch * settings.micro_batches * settings.dp
     ways = [way for pair in at.chunks for way in pair]
