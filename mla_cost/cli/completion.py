@@ -11,7 +11,7 @@ import typer
 _PLANS: Final = frozenset({"plan", "sweep", "search", "fit", "compare", "export"})
 
 
-class Words(NamedTuple):
+class CommandWords(NamedTuple):
     """What completes a command: its flags, each with its values; what stands for itself in `first`."""
 
     flags: Mapping[str, tuple[str, ...]]
@@ -35,7 +35,7 @@ def _commands() -> tuple[str, ...]:
     return tuple(COMMANDS)
 
 
-def _words(command: str) -> Words:
+def _words(command: str) -> CommandWords:
     from mla_cost.cli.program import build
     from mla_cost.inputs import catalog
 
@@ -48,7 +48,7 @@ def _words(command: str) -> Words:
     first: tuple[str, ...] = catalog.plan_names() if command in _PLANS else ()
     if command == "show":
         first = (*catalog.model_names(), *catalog.device_names())
-    return Words(flags, names["form"] if command == "explain" else first)
+    return CommandWords(flags, names["form"] if command == "explain" else first)
 
 
 def _names() -> dict[str, tuple[str, ...]]:
@@ -66,7 +66,7 @@ def _names() -> dict[str, tuple[str, ...]]:
     return {**found, "assign": settings, "over": settings}
 
 
-def _bash(words: Mapping[str, Words]) -> Iterator[str]:
+def _bash(words: Mapping[str, CommandWords]) -> Iterator[str]:
     """Of the word before the cursor, else of the command; what begins with no dash may be a file."""
     yield from ("_mla_cost() {", '  local cur="${COMP_WORDS[COMP_CWORD]}" last="${COMP_WORDS[COMP_CWORD-1]}" found=""')
     yield f'  if [ "$COMP_CWORD" = 1 ]; then COMPREPLY=($(compgen -W "{" ".join(words)}" -- "$cur")); return; fi'
@@ -85,7 +85,7 @@ def _bash(words: Mapping[str, Words]) -> Iterator[str]:
     yield from ("}", "complete -o default -F _mla_cost mla-cost")
 
 
-def _fish(words: Mapping[str, Words]) -> Iterator[str]:
+def _fish(words: Mapping[str, CommandWords]) -> Iterator[str]:
     from mla_cost.cli import COMMANDS
 
     for command, line in COMMANDS.items():

@@ -31,7 +31,6 @@ def evidence(
     from mla_cost.cli import progress
     from mla_cost.cli.flags import require_effect
     from mla_cost.errors import InputError
-    from mla_cost.views import evidence as view
 
     if output not in FORMATS:
         raise InputError("unknown format", field="--format", value=output, allowed=", ".join(FORMATS))
@@ -47,12 +46,18 @@ def evidence(
         page = found.listed() if output == "table" else found.to_dict()
     if quiet:
         return
-    if output == "table":
-        view.show(page, notes=not no_notes)
-    else:
-        sys.stdout.write(found.to_json() + "\n" if output == "json" else view.markdown(page))
+    _print(found, page, output, notes=not no_notes)
     if plot is not None:
         _draw(page["rows"], plot)
+
+
+def _print(found: Any, page: Any, output: str, *, notes: bool) -> None:
+    from mla_cost.views import evidence as view
+
+    if output == "table":
+        view.show(page, notes=notes)
+    else:
+        sys.stdout.write(found.to_json() + "\n" if output == "json" else view.markdown(page))
 
 
 def _draw(rows: Any, path: Path) -> None:

@@ -7,9 +7,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from mla_cost.checks.validation.report import Report
 
 
 def validate(
@@ -45,15 +48,18 @@ def validate(
 
     with _progress() as watch:
         report = compared("quick" if quick else "full" if full else "default", ranks, compare, watch)
-    if quiet:
-        pass
-    elif output == "json":
-        sys.stdout.write(report.to_json() + "\n")
-    else:
-        from mla_cost.checks.validation import table
-
-        table.show(report, notes=not no_notes)
+    if not quiet:
+        _print(report, output, notes=not no_notes)
     raise typer.Exit(1 if report.disagreements else 0)
+
+
+def _print(report: Report, output: str, *, notes: bool) -> None:
+    if output == "json":
+        sys.stdout.write(report.to_json() + "\n")
+        return
+    from mla_cost.checks.validation import table
+
+    table.show(report, notes=notes)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ of another implementation's attention call stands here in a block of plain torch
 """
 
 
-class Held(NamedTuple):
+class HeldHeads(NamedTuple):
     """Chunks and heads that a rank holds, and those that come while it attends."""
 
     chunks: frozenset[int]
@@ -96,23 +96,23 @@ def own_chunks(scheme: Scheme, rank: int) -> frozenset[int]:
     return frozenset({2 * rank, 2 * rank + 1})
 
 
-def held(scheme: Scheme, rank: int) -> dict[str, tuple[Held, Held]]:
+def held(scheme: Scheme, rank: int) -> dict[str, tuple[HeldHeads, HeldHeads]]:
     """Queries, and keys and values: before, and while the rank attends."""
     own, every = own_chunks(scheme, rank), frozenset(range(CHUNKS))
     all_heads = frozenset(range(HEADS))
-    before = Held(own, all_heads)
+    before = HeldHeads(own, all_heads)
     group, heads = every, frozenset({rank})
     if scheme.inside == "heads":
         first = rank // INNER * INNER
         group = frozenset().union(*(own_chunks(scheme, each) for each in range(first, first + INNER)))
         heads = frozenset(range(rank % INNER * HEADS // INNER, (rank % INNER + 1) * HEADS // INNER))
-    divided = Held(group, heads) if scheme.divides_heads else before
+    divided = HeldHeads(group, heads) if scheme.divides_heads else before
     if scheme.attends:
         there = divided._replace(coming=every - divided.chunks)
     elif scheme.divides_heads:
         there = divided
     else:
-        there = Held(every, all_heads)
+        there = HeldHeads(every, all_heads)
     return {"queries": (before, divided), "keys and values": (before, there)}
 
 
@@ -139,7 +139,7 @@ def picture(scheme: Scheme) -> str:
     return "\n".join([*found, "</svg>", ""])
 
 
-def _matrix(x: int, y: int, state: Held) -> Iterator[str]:
+def _matrix(x: int, y: int, state: HeldHeads) -> Iterator[str]:
     for head in range(HEADS):
         for chunk in range(CHUNKS):
             mine = head in state.heads

@@ -16,7 +16,7 @@ from mla_cost.pricing.resolve import resolve
 from mla_cost.results import Result
 
 
-class Step(NamedTuple):
+class TimelineStep(NamedTuple):
     """`alloc` or `free` of storage `key`. frames: the tensor, the op and where it runs, innermost first."""
 
     action: str
@@ -25,7 +25,9 @@ class Step(NamedTuple):
     frames: tuple[str, ...] = ()
 
 
-def timeline(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result) -> list[Step]:
+def timeline(
+    model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result
+) -> list[TimelineStep]:
     """The steps of one micro-batch, on top of what stands for the whole run.
 
     Of a block the most that lives at once is its allocated peak, to the byte. Of a model the
@@ -40,11 +42,13 @@ def timeline(model: ModelConfig, device: DeviceConfig | None, settings: PlanSett
     chosen, _ = with_kernel(model, device, row.form, settings)
     family = device.family if device else "none"
     it = figures(resolve(model, row.form, chosen), family, settings.layers)
-    weights = [Step("alloc", 0, it.parameter_bytes, ("weights",))]
+    weights = [TimelineStep("alloc", 0, it.parameter_bytes, ("weights",))]
     return [*weights, *_run([("block", it.at)] * settings.layers, 1, kinds_of(family))]
 
 
-def _of_stage(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result) -> Iterator[Step]:
+def _of_stage(
+    model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result
+) -> Iterator[TimelineStep]:
     from mla_cost.pricing import whole_model
 
     _, _, costs = whole_model.evaluated(model, device, row.form, settings)
@@ -59,12 +63,12 @@ def _of_stage(model: ModelConfig, device: DeviceConfig | None, settings: PlanSet
     ]
     held = [(name, amount) for name, amount in standing if amount]
     for key, (name, amount) in enumerate(held):
-        yield Step("alloc", key, amount, (name, f"stage {cost.stage}"))
+        yield TimelineStep("alloc", key, amount, (name, f"stage {cost.stage}"))
     layers = [(f"layer {segment.name}", segment.at) for segment in cost.costs[cost.active.chunk].segments]
     yield from _run(layers, len(held), kinds_of(device.family if device else "none"))
 
 
-def _run(layers: Sequence[tuple[str, Evaluation]], first: int, kinds: frozenset[str]) -> Iterator[Step]:
+def _run(layers: Sequence[tuple[str, Evaluation]], first: int, kinds: frozenset[str]) -> Iterator[TimelineStep]:
     """Layers forward in order and backward in reverse. first: their first storage's number; kinds: of workspace."""
     offsets = [first]
     for _, at in layers:
@@ -80,7 +84,7 @@ def _run(layers: Sequence[tuple[str, Evaluation]], first: int, kinds: frozenset[
 
 def _steps(
     where: str, at: Evaluation, places: range, offset: int, same: dict[int, int], kinds: frozenset[str]
-) -> Iterator[Step]:
+) -> Iterator[TimelineStep]:
     summed = 0
     for place in places:
         event = at.account.timeline.events[place]
@@ -95,11 +99,11 @@ def _steps(
         else:
             frames = (event.allocation.label, f"{event.phase} of {event.op}", where)
             key = same.pop(key, key) if event.what == "free" else key
-            yield Step(event.what, key, at.bytes_of(key - offset if event.what == "free" else number), frames)
+            yield TimelineStep(event.what, key, at.bytes_of(key - offset if event.what == "free" else number), frames)
 
 
-def _workspace(where: str, event: Event, amount: int, key: int) -> Iterator[Step]:
+def _workspace(where: str, event: Event, amount: int, key: int) -> Iterator[TimelineStep]:
     """What a kernel holds inside one call."""
     if amount:
         frames = ("kernel workspace", f"{event.phase} of {event.op}", where)
-        yield from (Step(action, key, amount, frames) for action in ("alloc", "free"))
+        yield from (TimelineStep(action, key, amount, frames) for action in ("alloc", "free"))

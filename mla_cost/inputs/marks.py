@@ -13,7 +13,7 @@ _ENTRY: Final = re.compile(r", entry (\d+)(?:: )?")
 _LONGEST: Final = 2**18  # characters; a larger file is told by its name alone
 
 
-class Place(NamedTuple):
+class TextPlace(NamedTuple):
     """A place in a text, both counted from 1."""
 
     line: int
@@ -42,7 +42,7 @@ def _placed(error: InputError, file: str) -> InputError:
     return first.beside(further)
 
 
-def _moved(error: InputError, place: Place | None) -> InputError:
+def _moved(error: InputError, place: TextPlace | None) -> InputError:
     return error if place is None else error.placed(*place)
 
 
@@ -60,7 +60,7 @@ def _composed(file: str) -> Any:
         return None
 
 
-def _place(root: Any, error: InputError) -> Place | None:
+def _place(root: Any, error: InputError) -> TextPlace | None:
     """The place of a field: of its value, of a key that should not be there, of the mapping where one is missing."""
     value, key = root, None
     for part in _ENTRY.sub(r".\1.", error.field or "").strip(".").split("."):
@@ -71,7 +71,7 @@ def _place(root: Any, error: InputError) -> Place | None:
     if key is None:
         return None
     mark = (key if error.message.startswith(("unknown key", "this key is missing")) else value).start_mark
-    return Place(mark.line + 1, mark.column + 1)
+    return TextPlace(mark.line + 1, mark.column + 1)
 
 
 def _inside(node: Any, part: str) -> tuple[Any, Any] | None:

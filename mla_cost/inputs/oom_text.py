@@ -11,6 +11,7 @@ import re
 from typing import Final, NamedTuple
 
 from mla_cost.errors import InputError
+from mla_cost.language.numbers import round_up
 
 _UNITS: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _SIZE: Final = r"(\d{1,9}(?:\.\d{1,4})?) ?(bytes|KiB|MiB|GiB)"
@@ -59,7 +60,7 @@ def segment(size: int) -> int:
     """What the allocator asks the device for, to hold a tensor of so many bytes."""
     if size <= _SMALL:
         return _SMALL_BUFFER
-    return _LARGE_BUFFER if size < _LARGE else -(-size // _STEP) * _STEP
+    return _LARGE_BUFFER if size < _LARGE else round_up(size, _STEP)
 
 
 def read(text: str, file: str | None = None) -> OutOfMemory:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from mla_cost.errors import InputError
 from mla_cost.inputs.plain_pickle import loads
+from mla_cost.language.numbers import round_up
 
 MAX_BYTES: Final = 2**29
 _MOST_EVENTS: Final = 5_000_000
@@ -23,7 +24,7 @@ _BASE: Final = 0x7F00_0000_0000
 _OWN: Final = ("memory.py", "_memory_viz.py", "CUDACachingAllocator")
 
 
-class Storage(NamedTuple):
+class SnapshotStorage(NamedTuple):
     """One allocation of a recorded timeline. Bytes. made, freed: places among the events, None where outside."""
 
     bytes: int
@@ -38,7 +39,7 @@ class Recorded(NamedTuple):
     reserved, allocated: of the device's segments when the snapshot was taken.
     """
 
-    storages: tuple[Storage, ...]
+    storages: tuple[SnapshotStorage, ...]
     peak: int
     base: int
     reserved: int
@@ -52,7 +53,7 @@ class Recorded(NamedTuple):
 
 def rounded(size: int) -> int:
     """A size as the allocator hands it out."""
-    return -(-size // _ROUNDED) * _ROUNDED
+    return round_up(size, _ROUNDED)
 
 
 def read(file: str) -> Recorded:
@@ -107,23 +108,23 @@ def _number(entry: Any, key: str, file: str) -> int:
     return value
 
 
-def _timeline(events: Sequence[Any], file: str) -> tuple[list[Storage], int, int]:
+def _timeline(events: Sequence[Any], file: str) -> tuple[list[SnapshotStorage], int, int]:
     """The storages of a trace, the most and the last that lived beyond what lived when it began."""
     alive: dict[int, int] = {}
-    found: list[Storage] = []
+    found: list[SnapshotStorage] = []
     now, most = 0, 0
     for place, event in enumerate(events):
         action = event.get("action") if isinstance(event, dict) else None
         if action == "alloc":
             size = rounded(_number(event, "size", file))
             alive[_number(event, "addr", file)] = len(found)
-            found.append(Storage(size, place, None, _frames(event)))
+            found.append(SnapshotStorage(size, place, None, _frames(event)))
             now += size
             most = max(most, now)
         elif action == "free_completed":
             at = alive.pop(_number(event, "addr", file), None)
             if at is None:  # made before the trace began
-                found.append(Storage(rounded(_number(event, "size", file)), None, place, _frames(event)))
+                found.append(SnapshotStorage(rounded(_number(event, "size", file)), None, place, _frames(event)))
                 now -= found[-1].bytes
             else:
                 found[at] = found[at]._replace(freed=place)
@@ -146,7 +147,7 @@ def _frames(event: Mapping[str, Any]) -> tuple[str, ...]:
 # ---- written
 
 
-class Step(Protocol):
+class SnapshotStep(Protocol):
     """A moment of a timeline to write: `alloc` or `free` of storage `key`. frames: innermost first."""
 
     @property
@@ -159,11 +160,11 @@ class Step(Protocol):
     def frames(self) -> tuple[str, ...]: ...
 
 
-def snapshot_of(steps: Sequence[Step]) -> dict[str, Any]:
+def snapshot_of(steps: Sequence[SnapshotStep]) -> dict[str, Any]:
     """A timeline as the dict that `_dump_snapshot` pickles: one device, one segment, every storage with its address."""
     addresses, top = _addresses(steps)
     trace: list[dict[str, Any]] = [_event("segment_alloc", _BASE, max(top, _ROUNDED), (), 0)]
-    alive: dict[int, Step] = {}
+    alive: dict[int, SnapshotStep] = {}
     for time, step in enumerate(steps, 1):
         place, size = addresses[step.key], rounded(step.bytes)
         if step.action == "alloc":
@@ -185,7 +186,7 @@ def snapshot_of(steps: Sequence[Step]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _addresses(steps: Sequence[Step]) -> tuple[dict[int, int], int]:
+def _addresses(steps: Sequence[SnapshotStep]) -> tuple[dict[int, int], int]:
     """A place for each storage, the first gap that holds it, and the end of the last."""
     free: list[tuple[int, int]] = []  # (start, size), apart and in order
     found: dict[int, int] = {}
@@ -241,7 +242,7 @@ def _as_frames(frames: tuple[str, ...]) -> list[dict[str, Any]]:
     return [{"filename": "mla-cost", "line": 0, "name": name} for name in frames]
 
 
-def write(path: Path, steps: Sequence[Step]) -> None:
+def write(path: Path, steps: Sequence[SnapshotStep]) -> None:
     """Write a timeline as a snapshot, whole or not at all.
 
     Raises:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from mla_cost.declared.forms import FORMS
 from mla_cost.inputs.caches import CacheAccount, accounts
 from mla_cost.inputs.config import ModelConfig
+from mla_cost.language.numbers import ceil_divide
 from mla_cost.pricing.key import form_of
 
 DTYPES: Final = ("bf16", "fp8")
@@ -41,7 +42,7 @@ class Entry(NamedTuple):
         """Bytes of a sequence on one of so many tensor-parallel ranks; entries that are not full yet do not count."""
         whole = self.layers * (context // self.tokens) * self.bytes
         parts = min(ranks, self.divides) if self.divides else 1
-        return -(-whole // parts)
+        return ceil_divide(whole, parts)
 
 
 class Cache(NamedTuple):
@@ -92,7 +93,7 @@ def _layers(model: ModelConfig) -> int:
 
 def _latent(model: ModelConfig, dtype: str) -> Entry:
     rank, rope = model.dims.kv_lora_rank, model.dims.qk_rope_head_dim
-    latent = 2 * rank if dtype == "bf16" else rank + 4 * -(-rank // FP8_BLOCK)
+    latent = 2 * rank if dtype == "bf16" else rank + 4 * ceil_divide(rank, FP8_BLOCK)
     return Entry(f"latent of {rank} and rotated key of {rope}", _layers(model), 1, latent + 2 * rope)
 
 

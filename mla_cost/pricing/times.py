@@ -26,7 +26,7 @@ from mla_cost.results import Communication, Seconds, Time, TimePart
 from mla_cost.timing import rules, step
 from mla_cost.timing.ceilings import ENDS, Ceilings, ceilings, has_ceilings
 from mla_cost.timing.placement import placement
-from mla_cost.timing.work import PhaseTime, Traffic, WorkAccount, group_of, timed, work_of
+from mla_cost.timing.work import LinkTraffic, PhaseTime, WorkAccount, group_of, timed, work_of
 
 HIDES: Final = {"tp": "tp_overlap", "ep": "expert_overlap"}  # axes whose exchanges a pass can hide under its own work
 # what a pass goes through: what backward makes again belongs to it
@@ -46,7 +46,7 @@ class Pricing(NamedTuple):
     """What every time of a plan depends on beside its programs: a device at one end of its band, and settings."""
 
     on: Ceilings
-    by: Traffic
+    by: LinkTraffic
     causal: bool
     graphs: bool
     hidden_axes: frozenset[str]
@@ -66,7 +66,7 @@ def pricing(device: DeviceConfig, settings: PlanSettings, end: Any, chosen: int 
     lie = placement(settings, settings.axis_order, on.domain)
     dispatch = settings.dispatcher in PROFILES[settings.profile].once_per_node
     hidden = frozenset(axis for axis, name in HIDES.items() if switched(settings, name))
-    return Pricing(on, Traffic(lie, dispatch, chosen), settings.causal, settings.graphs == "on", hidden)
+    return Pricing(on, LinkTraffic(lie, dispatch, chosen), settings.causal, settings.graphs == "on", hidden)
 
 
 def program_times(at: Evaluation, how: Pricing) -> dict[str, PhaseTime]:
@@ -82,7 +82,7 @@ def _amounts(at: Evaluation) -> tuple[WorkAccount, list[int]]:
     return account, [amount.at(at.values) for amount in account.summed]
 
 
-class Pass(NamedTuple):
+class TimedPass(NamedTuple):
     """A way through programs, forward or backward. Seconds.
 
     device: by class; links: by axis, all of it; hidden: of links, by axis; host: what launching takes.
@@ -114,7 +114,7 @@ class Pass(NamedTuple):
         return self.computing + sum(self.exposed.values())
 
 
-def passed(parts: Sequence[Mapping[str, PhaseTime]], way: str, how: Pricing, more: float = 0.0) -> Pass:
+def passed(parts: Sequence[Mapping[str, PhaseTime]], way: str, how: Pricing, more: float = 0.0) -> TimedPass:
     """One way through programs in a row. more: seconds of memory-bound work beside them."""
     device: dict[str, float] = {"elementwise": more} if more else {}
     links: dict[str, float] = {}
@@ -128,7 +128,7 @@ def passed(parts: Sequence[Mapping[str, PhaseTime]], way: str, how: Pricing, mor
     for axis in how.hidden_axes & links.keys():
         hidden[axis] = min(links[axis], left)
         left -= hidden[axis]
-    return Pass(device, links, hidden, 0.0 if how.graphs else launches * how.on.host)
+    return TimedPass(device, links, hidden, 0.0 if how.graphs else launches * how.on.host)
 
 
 # ---- the attention scope
@@ -158,17 +158,17 @@ def block_time(it: BlockFigures, device: DeviceConfig | None, settings: PlanSett
     )
 
 
-def _block(it: BlockFigures, how: Pricing) -> tuple[Pass, Pass]:
+def _block(it: BlockFigures, how: Pricing) -> tuple[TimedPass, TimedPass]:
     times = program_times(it.at, how)
     one, two = (_times(passed([times], way, how), it.layers) for way in PASSES)
     return one, two
 
 
-def _times(one: Pass, count: int) -> Pass:
+def _times(one: TimedPass, count: int) -> TimedPass:
     def each(amounts: Mapping[str, float]) -> dict[str, float]:
         return {name: count * seconds for name, seconds in amounts.items()}
 
-    return Pass(each(one.device), each(one.links), each(one.hidden), count * one.host)
+    return TimedPass(each(one.device), each(one.links), each(one.hidden), count * one.host)
 
 
 def _band(found: Sequence[float]) -> Seconds:
@@ -176,7 +176,7 @@ def _band(found: Sequence[float]) -> Seconds:
     return Seconds(found[1], found[0], found[2])
 
 
-def _parts(ways: Sequence[Pass]) -> Iterator[TimePart]:
+def _parts(ways: Sequence[TimedPass]) -> Iterator[TimePart]:
     """What the ways are made of, largest first: classes on the device, waiting for the host, exposed exchanges."""
     device = _summed(way.device for way in ways)
     found = [TimePart(NAMES[name], seconds, _limit_of(name)) for name, seconds in device.items()]
@@ -198,7 +198,7 @@ def _summed(each: Any) -> dict[str, float]:
     return found
 
 
-def _bound(ways: Sequence[Pass]) -> str:
+def _bound(ways: Sequence[TimedPass]) -> str:
     """What sets most of a time: compute, memory, link or host."""
     amounts: dict[str, float] = {}
     for part in _parts(ways):
@@ -206,7 +206,7 @@ def _bound(ways: Sequence[Pass]) -> str:
     return max(amounts, key=lambda name: amounts[name], default="compute")
 
 
-def _sent_by_link(programs: Sequence[Evaluation], times: int, how: Pricing) -> rules.Sent:
+def _sent_by_link(programs: Sequence[Evaluation], times: int, how: Pricing) -> rules.SentByLink:
     """Wire bytes of programs by the class of their links."""
     inside = between = 0.0
     for at in programs:
@@ -214,7 +214,7 @@ def _sent_by_link(programs: Sequence[Evaluation], times: int, how: Pricing) -> r
         for called, (_, wire) in zip(account.timeline.collectives, account.payloads, strict=True):
             amounts = rules.sent(called.kind, at.sizes[wire], group_of(called, at.values, how.by.lie))
             inside, between = inside + times * amounts.inside, between + times * amounts.between
-    return rules.Sent(round(inside), round(between))
+    return rules.SentByLink(round(inside), round(between))
 
 
 # ---- the model scope
@@ -226,7 +226,7 @@ class StageTime(NamedTuple):
     reduction, gathering: exchanges that keep weights equal, all of them; optimizer: the update itself.
     """
 
-    chunks: tuple[tuple[Pass, Pass], ...]
+    chunks: tuple[tuple[TimedPass, TimedPass], ...]
     reduction: Mapping[str, float]
     gathering: Mapping[str, float]
     optimizer: float
@@ -266,10 +266,15 @@ def step_time(
     if device is None or not has_ceilings(device):
         return None
     chosen = model.num_experts_per_token or 1
-    slow, middle, fast = (
-        one_step(model, settings, costs, traffic, pricing(device, settings, end, chosen)) for end in ENDS
-    )
-    how = pricing(device, settings, "middle", chosen)
+    ends = [one_step(model, settings, costs, traffic, pricing(device, settings, end, chosen)) for end in ENDS]
+    return _told(settings, costs, ends, pricing(device, settings, "middle", chosen), model_flops)
+
+
+def _told(
+    settings: PlanSettings, costs: Sequence[StageCost], ends: Sequence[StepTime], how: Pricing, model_flops: int
+) -> Time:
+    """What is said of a step. ends: as ENDS has them; how: in the middle of the band."""
+    slow, middle, fast = ends
     at, world = middle.stages[middle.slowest], parallel_of(settings).world
     trained = settings.seq_len * settings.micro_batch * settings.micro_batches * settings.dp
     ways = [way for pair in at.chunks for way in pair]
@@ -340,7 +345,7 @@ def _price(price: str | None, hours: float) -> float | None:
     return amount * hours
 
 
-def _notes(ways: Sequence[Pass]) -> Iterator[str]:
+def _notes(ways: Sequence[TimedPass]) -> Iterator[str]:
     waits, every = sum(way.waits for way in ways), sum(way.seconds for way in ways)
     if waits > 0.1 * every:
         yield f"host bound: {waits / every:.0%} of the passes wait for launches; graphs on takes them away"
@@ -392,7 +397,7 @@ def stage_time(
 
 def _chunk(
     chunk: ChunkCost, settings: PlanSettings, how: Pricing, known: dict[int, dict[str, PhaseTime]]
-) -> tuple[Pass, Pass]:
+) -> tuple[TimedPass, TimedPass]:
     parts = []
     added = 0.0
     for it in chunk.segments:

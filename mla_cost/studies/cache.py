@@ -25,7 +25,7 @@ WEIGHT_BYTES: Final = {"bf16": 2, "fp8": 1}
 _MOST: Final = 2**24
 
 
-class Fits(NamedTuple):
+class CacheFits(NamedTuple):
     """Sequences beside the weights on one of `ranks` tensor-parallel devices. weight_bytes: of that device.
 
     sequences: None where weights are not counted, with the reason in `why`.
@@ -46,7 +46,7 @@ class CacheRow(NamedTuple):
     bytes_per_token: Fraction
     sequence_bytes: int
     batch_bytes: int
-    fits: Fits | None
+    fits: CacheFits | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the exact bytes of a token as a text beside the number."""
@@ -96,7 +96,7 @@ def cache(
         chosen("form", form, kv_cache.forms())
     on = None if device is None else catalog.device(device)
     names = [model] if isinstance(model, str) else model
-    beside = None if on is None else _Beside(on, ranks, weights)
+    beside = None if on is None else _CachesBeside(on, ranks, weights)
     found = []
     for own, each in _asked(names, dtype, form):
         one = each.of_sequence(length, ranks)
@@ -126,7 +126,7 @@ def _named(name: str, dtype: str, form: str) -> tuple[ModelConfig | None, Cache]
     return own, kv_cache.of_model(own, dtype, form)
 
 
-class _Beside(NamedTuple):
+class _CachesBeside(NamedTuple):
     """The device that holds weights beside caches, of so many, and the weights' dtype."""
 
     device: DeviceConfig
@@ -134,14 +134,14 @@ class _Beside(NamedTuple):
     weights: str
 
 
-def _fits(each: Cache, own: ModelConfig | None, one: int, beside: _Beside) -> Fits:
+def _fits(each: Cache, own: ModelConfig | None, one: int, beside: _CachesBeside) -> CacheFits:
     on, ranks = beside.device, beside.ranks
     left = int(usable(on, PlanSettings(scope="model"), Groups({"tp": ranks})).bytes)
     why = f"{each.name} is no model of the catalogue, so its weights are not counted" if own is None else refusal(own)
     if own is None or why:
-        return Fits(on.name, ranks, left, None, None, why or "")
+        return CacheFits(on.name, ranks, left, None, None, why or "")
     held = ceil_divide(parameters(own).total * WEIGHT_BYTES[beside.weights], ranks)
-    return Fits(on.name, ranks, left, held, max(0, (left - held) // one))
+    return CacheFits(on.name, ranks, left, held, max(0, (left - held) // one))
 
 
 def counted(field: str, given: Any) -> int:

@@ -36,7 +36,7 @@ NOT_HELD: Final = (
 )  # fmt: skip
 
 
-class Box(NamedTuple):
+class NumberBox(NamedTuple):
     """A number that the page asks for. name: of the setting, or of the dim."""
 
     name: str
@@ -52,7 +52,7 @@ class Calculator(NamedTuple):
 
     title: str
     name: str
-    boxes: tuple[Box, ...]
+    boxes: tuple[NumberBox, ...]
     forms: tuple[str, ...]
     kernels: tuple[str, ...]
     devices: Mapping[str, str]
@@ -109,15 +109,17 @@ def _shared(form: str) -> str:
     return str(form_of(form).shared_key).lower()
 
 
-def _boxes(model: ModelConfig) -> Iterator[Box]:
+def _boxes(model: ModelConfig) -> Iterator[NumberBox]:
     usual = PlanSettings(scope="attention")
-    yield Box("seq_len", usual.seq_len, 2, 1 << 24, 1, doubles=True)
-    yield Box("sp", usual.sp, 1, 1024, 1, doubles=True)
-    yield Box("micro_batch", usual.micro_batch, 1, 256, 1, doubles=True)
+    yield NumberBox("seq_len", usual.seq_len, 2, 1 << 24, 1, doubles=True)
+    yield NumberBox("sp", usual.sp, 1, 1024, 1, doubles=True)
+    yield NumberBox("micro_batch", usual.micro_batch, 1, 256, 1, doubles=True)
     for name in WIDTHS:
         value = getattr(model.dims, name)
         if value:
-            yield Box(name, value, 2 if name == "qk_rope_head_dim" else 1, 65536, 2 if "rope" in name else 1, False)
+            yield NumberBox(
+                name, value, 2 if name == "qk_rope_head_dim" else 1, 65536, 2 if "rope" in name else 1, False
+            )
 
 
 # ---- programs

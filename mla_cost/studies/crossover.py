@@ -38,7 +38,7 @@ class Side(NamedTuple):
     scheme: Scheme
 
 
-class Point(NamedTuple):
+class GridPoint(NamedTuple):
     """A point of the grid. first, second: bytes, None where there is no program."""
 
     at: tuple[tuple[str, Any], ...]
@@ -53,7 +53,7 @@ class Point(NamedTuple):
         return 2 if self.first == self.second else int(self.second < self.first)
 
 
-class Turn(NamedTuple):
+class AxisTurn(NamedTuple):
     """Along the first axis: the last value at which `before` wins, and the next one, at which `after` does."""
 
     along: str
@@ -69,8 +69,8 @@ class Crossover(NamedTuple):
 
     sides: tuple[str, str]
     quantity: str
-    points: tuple[Point, ...]
-    turns: tuple[Turn, ...]
+    points: tuple[GridPoint, ...]
+    turns: tuple[AxisTurn, ...]
     inequality: str
     root: str
     holds: str
@@ -143,7 +143,7 @@ class _Grid:
         self.model, self.device, self.settings = model, device, settings
         self.sides, self.quantity = sides, quantity
 
-    def points(self, axes: Sequence[tuple[str, Sequence[Any]]]) -> Iterator[Point]:
+    def points(self, axes: Sequence[tuple[str, Sequence[Any]]]) -> Iterator[GridPoint]:
         count = 1
         for _, values in axes:
             count *= len(values)
@@ -153,7 +153,7 @@ class _Grid:
         for taken in product(*(values for _, values in axes)):
             at = tuple(zip(names, taken, strict=True))
             first, second = (self._amount(self._figures(dict(at), side)) for side in self.sides)
-            yield Point(at, first, second)
+            yield GridPoint(at, first, second)
 
     def _figures(self, at: Mapping[str, Any], side: Side) -> BlockFigures | str:
         dims = {name.removeprefix("dims."): value for name, value in at.items() if name.startswith("dims.")}
@@ -174,13 +174,13 @@ class _Grid:
             if self.quantity == "sent" or (called.phase == "forward") is (self.quantity == "forward"):
                 yield wire
 
-    def typical(self, points: Sequence[Point]) -> Point | None:
+    def typical(self, points: Sequence[GridPoint]) -> GridPoint | None:
         """The last point at which a rank has more than one head and sends anything, else the last one."""
         found = points[-1] if points else None
         many = (point for point in reversed(points) if self._many_heads(point))
         return next(many, found)
 
-    def _many_heads(self, point: Point) -> bool:
+    def _many_heads(self, point: GridPoint) -> bool:
         it = self._figures(dict(point.at), self.sides[0])
         return not isinstance(it, str) and it.point.key.predicates.heads not in it.point.key.predicates.ones
 
@@ -259,9 +259,9 @@ def _ranks(factor: sympy.Expr) -> bool:
     return {str(symbol) for symbol in factor.free_symbols} <= {"P", "A", "C"}
 
 
-def _turns(along: str, points: Sequence[Point], sides: tuple[str, str]) -> Iterator[Turn]:
+def _turns(along: str, points: Sequence[GridPoint], sides: tuple[str, str]) -> Iterator[AxisTurn]:
     """Where the winner changes along the first axis, for every value of the others."""
-    rows: dict[tuple[tuple[str, Any], ...], list[Point]] = {}
+    rows: dict[tuple[tuple[str, Any], ...], list[GridPoint]] = {}
     for point in points:
         if point.winner in {0, 1}:
             rows.setdefault(point.at[1:], []).append(point)
@@ -270,4 +270,4 @@ def _turns(along: str, points: Sequence[Point], sides: tuple[str, str]) -> Itera
             assert before.winner is not None
             assert after.winner is not None
             if before.winner != after.winner:
-                yield Turn(along, rest, before.at[0][1], after.at[0][1], sides[before.winner], sides[after.winner])
+                yield AxisTurn(along, rest, before.at[0][1], after.at[0][1], sides[before.winner], sides[after.winner])

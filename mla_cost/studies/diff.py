@@ -32,7 +32,7 @@ _COUNT: Final = re.compile(r"\b\d+ (?=\w)| \d+$")
 _REST: Final = ("", "not itemised in the file")
 
 
-class Side(NamedTuple):
+class DiffSide(NamedTuple):
     """One of two answers. settings: resolved; result: as the JSON has it; parts: bytes by term and (where, name)."""
 
     name: str
@@ -49,7 +49,7 @@ class Changed(NamedTuple):
     second: Any
 
 
-class Part(NamedTuple):
+class DiffPart(NamedTuple):
     """What a tensor, a state or a collective has in both. Bytes."""
 
     where: str
@@ -71,8 +71,8 @@ class Diff(NamedTuple):
     form: str
     settings: tuple[Changed, ...]
     totals: tuple[Changed, ...]
-    memory: tuple[Part, ...]
-    sent: tuple[Part, ...]
+    memory: tuple[DiffPart, ...]
+    sent: tuple[DiffPart, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object."""
@@ -99,7 +99,7 @@ def diff(first: str, second: str, form: str | None = None, device: str | None = 
     )  # fmt: skip
 
 
-def _side(name: str, form: str | None, device: str | None) -> Side:
+def _side(name: str, form: str | None, device: str | None) -> DiffSide:
     path = Path(name)
     if path.suffix.lower() == ".json":
         from mla_cost.inputs.yaml_files import load_mapping
@@ -132,14 +132,14 @@ def _settings_of(name: str) -> PlanSettings:
             raise error from None
 
 
-def _priced(name: str, settings: PlanSettings) -> Side:
+def _priced(name: str, settings: PlanSettings) -> DiffSide:
     answer: Plan = api.answer(settings)
     result = plain(answer.results[0])
     if result["memory"]["allocated_peak_bytes"] is None:
         reason = (result["verdict"] or {}).get("reason", "no figures")
         raise InputError(f"{shown(name)} has no figures: {reason}")
     parts = {term: _items(settings, term) for term in ("allocated", "sent")}
-    return Side(name, answer.to_dict()["inputs"], result, parts)
+    return DiffSide(name, answer.to_dict()["inputs"], result, parts)
 
 
 def _items(settings: PlanSettings, term: str) -> dict[tuple[str, str], int]:
@@ -149,7 +149,7 @@ def _items(settings: PlanSettings, term: str) -> dict[tuple[str, str], int]:
     return dict(found)
 
 
-def _recorded(name: str, data: Mapping[str, Any], form: str | None) -> Side:
+def _recorded(name: str, data: Mapping[str, Any], form: str | None) -> DiffSide:
     """A result as it was recorded: its breakdown and its collectives, nothing priced anew."""
     rows = [row for row in data.get("results", ()) if isinstance(row, dict) and form in {None, row.get("form")}]
     if not rows or not isinstance(data.get("inputs"), dict):
@@ -166,10 +166,10 @@ def _recorded(name: str, data: Mapping[str, Any], form: str | None) -> Side:
             )
     except (KeyError, TypeError, ValueError):
         raise InputError("not what `mla-cost plan --format json` prints", file=name) from None
-    return Side(name, data["inputs"], row, {"allocated": {k: v for k, v in held.items() if v}, "sent": dict(sent)})
+    return DiffSide(name, data["inputs"], row, {"allocated": {k: v for k, v in held.items() if v}, "sent": dict(sent)})
 
 
-def _settings(one: Side, other: Side) -> Iterator[Changed]:
+def _settings(one: DiffSide, other: DiffSide) -> Iterator[Changed]:
     """The settings that differ, dims by themselves; forms and devices as each result has them."""
     for name in TABLE:
         values: list[Any] = [side.settings.get(name) for side in (one, other)]
@@ -185,7 +185,7 @@ def _settings(one: Side, other: Side) -> Iterator[Changed]:
             yield Changed(name, *values)
 
 
-def _totals(one: Side, other: Side) -> Iterator[Changed]:
+def _totals(one: DiffSide, other: DiffSide) -> Iterator[Changed]:
     for name in _FIGURES:
         values = [_at(side.result, name) for side in (one, other)]
         if values != [None, None]:
@@ -200,10 +200,10 @@ def _at(result: Any, path: str) -> Any:
     return result
 
 
-def _parts(one: Side, other: Side, term: str) -> tuple[Part, ...]:
+def _parts(one: DiffSide, other: DiffSide, term: str) -> tuple[DiffPart, ...]:
     """The parts that differ, the largest difference first."""
     keys = dict.fromkeys((*one.parts[term], *other.parts[term]))
-    every = (Part(*key, one.parts[term].get(key, 0), other.parts[term].get(key, 0)) for key in keys)
+    every = (DiffPart(*key, one.parts[term].get(key, 0), other.parts[term].get(key, 0)) for key in keys)
     return tuple(sorted((part for part in every if part.delta), key=lambda part: -abs(part.delta)))
 
 

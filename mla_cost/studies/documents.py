@@ -23,7 +23,7 @@ _DRAWN: Final = re.compile(r"lognormal:([^*@]+)\*(\d{1,5})@(\d{1,9})")
 _BYTES: Final = 2
 
 
-class Row(NamedTuple):
+class DocumentRow(NamedTuple):
     """One way to deal a pack over ranks. Tokens and bytes of the rank that has or sends most.
 
     work: attention of the busiest rank over the mean. padding: tokens of all ranks. expanded_bytes, latent_bytes: of
@@ -55,7 +55,7 @@ class Pack(NamedTuple):
     sp: int
     flops: int
     as_one_flops: int
-    rows: tuple[Row, ...]
+    rows: tuple[DocumentRow, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -165,26 +165,30 @@ def documents(
     return Pack(own.name, given, sp, each * pairs, each * whole, rows)
 
 
-def _row(packing: Packing, lengths: tuple[int, ...], sp: int, limit: int, model: ModelConfig) -> Row:
+def _row(packing: Packing, lengths: tuple[int, ...], sp: int, limit: int, model: ModelConfig) -> DocumentRow:
     if packing.degree != "fixed":
         return _by_length(packing, lengths, sp, limit, model)
     try:
         spread = deal(lengths, sp, packing.deal)
     except ValueError as error:
-        return Row(packing.name, 0, None, 0, 0, 0, 0, packing.basis, packing.source, why=f"{error}; pad the pack")
+        return DocumentRow(
+            packing.name, 0, None, 0, 0, 0, 0, packing.basis, packing.source, why=f"{error}; pad the pack"
+        )
     sent = max(spread.sent(packing.reach))
-    return Row(
+    return DocumentRow(
         packing.name, max(spread.tokens), spread.balance, spread.padding, sent, *_bytes(sent, model), packing.basis,
         packing.source,
     )  # fmt: skip
 
 
-def _by_length(packing: Packing, lengths: tuple[int, ...], sp: int, limit: int, model: ModelConfig) -> Row:
+def _by_length(packing: Packing, lengths: tuple[int, ...], sp: int, limit: int, model: ModelConfig) -> DocumentRow:
     """Each document in a group of its own. Groups are not laid out in time, so no balance is told."""
     groups = tuple(min(sp, degree(length, limit, doubling=packing.degree == "doubling")) for length in lengths)
     shares = [ceil_divide(length, group) for length, group in zip(lengths, groups, strict=True)]
     sent = max((group - 1) * share for group, share in zip(groups, shares, strict=True))
-    return Row(packing.name, max(shares), None, 0, sent, *_bytes(sent, model), packing.basis, packing.source, groups)
+    return DocumentRow(
+        packing.name, max(shares), None, 0, sent, *_bytes(sent, model), packing.basis, packing.source, groups
+    )
 
 
 def _bytes(tokens: int, model: ModelConfig) -> tuple[int, int]:

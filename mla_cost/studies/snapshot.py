@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from mla_cost import api
 from mla_cost.errors import InputError
-from mla_cost.explaining.timelines import Step, timeline
+from mla_cost.explaining.timelines import TimelineStep, timeline
 from mla_cost.inputs import catalog
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.snapshots import Recorded, rounded, write
@@ -18,7 +18,7 @@ SCHEMA: Final = "mla-cost/snapshot/1"
 _SMALLEST: Final = 2**20
 
 
-class Group(NamedTuple):
+class StorageGroup(NamedTuple):
     """The storages of one size. recorded, predicted: how many; frames: of the first recorded; names: predicted."""
 
     bytes: int
@@ -33,7 +33,7 @@ class Group(NamedTuple):
         return (self.recorded - self.predicted) * self.bytes
 
 
-class Comparison(NamedTuple):
+class SnapshotComparison(NamedTuple):
     """A snapshot beside a plan. Bytes. matched: storages that are in both, by size and in order.
 
     small: storages under 1 MiB, which are counted together. groups: by size, the largest difference first.
@@ -51,7 +51,7 @@ class Comparison(NamedTuple):
     only_predicted: int
     small_recorded: int
     small_predicted: int
-    groups: tuple[Group, ...]
+    groups: tuple[StorageGroup, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object."""
@@ -69,7 +69,7 @@ def write_timeline(settings: PlanSettings, path: Path) -> None:
     write(path, _predicted(settings)[1])
 
 
-def _predicted(settings: PlanSettings) -> tuple[Result, list[Step]]:
+def _predicted(settings: PlanSettings) -> tuple[Result, list[TimelineStep]]:
     """The first form on the first device, and its timeline."""
     one = settings.model_copy(update={"device": settings.device[:1], "form": settings.form[:1]})
     row = api.answer(one).results[0]
@@ -80,7 +80,7 @@ def _predicted(settings: PlanSettings) -> tuple[Result, list[Step]]:
     return row, timeline(api.model_with_dims(by_scope), device, by_scope, row)
 
 
-def compare(recorded: Recorded, settings: PlanSettings) -> Comparison:
+def compare(recorded: Recorded, settings: PlanSettings) -> SnapshotComparison:
     """A recording beside the first form and device of a plan.
 
     Raises:
@@ -92,7 +92,7 @@ def compare(recorded: Recorded, settings: PlanSettings) -> Comparison:
     groups = _groups(recorded, made)
     matched = [(min(each.recorded, each.predicted), each.bytes) for each in groups]
     differing = sorted((each for each in groups if each.delta), key=lambda each: (-abs(each.delta), -each.bytes))
-    return Comparison(
+    return SnapshotComparison(
         form=row.form, device=row.device, recorded_peak=recorded.peak, recorded_base=recorded.base,
         predicted_peak=row.memory.allocated_peak_bytes or 0, fragmentation=recorded.fragmentation,
         matched=sum(count for count, _ in matched), matched_bytes=sum(count * size for count, size in matched),
@@ -103,7 +103,7 @@ def compare(recorded: Recorded, settings: PlanSettings) -> Comparison:
     )  # fmt: skip
 
 
-def _groups(recorded: Recorded, made: Iterable[tuple[int, str]]) -> list[Group]:
+def _groups(recorded: Recorded, made: Iterable[tuple[int, str]]) -> list[StorageGroup]:
     """The storages of each size from 1 MiB on, largest first."""
     seen: dict[int, list[tuple[str, ...]]] = {}
     for each in recorded.storages:
@@ -113,7 +113,7 @@ def _groups(recorded: Recorded, made: Iterable[tuple[int, str]]) -> list[Group]:
         named.setdefault(size, []).append(name)
     sizes = sorted((size for size in {*seen, *named} if size >= _SMALLEST), reverse=True)
     return [
-        Group(
+        StorageGroup(
             size,
             len(seen.get(size, ())),
             len(named.get(size, ())),

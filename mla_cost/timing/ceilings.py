@@ -100,7 +100,7 @@ def ceilings(device: DeviceConfig, end: End = "middle", nodes_of: int | None = N
 
 
 def _made(device: DeviceConfig, end: End) -> Ceilings:
-    at = _Reader(device, end)
+    at = _CeilingReader(device, end)
     inside = float(_number(device.intra_node_gb_s)) * 1e9
     domain = device.further.get("devices_per_nvlink_domain", device.devices_per_node)
     peak = float(_number(device.peak_bf16_dense_tflops)) * 1e12
@@ -139,7 +139,7 @@ def _made(device: DeviceConfig, end: End) -> Ceilings:
     )
 
 
-class _Reader:
+class _CeilingReader:
     def __init__(self, device: DeviceConfig, end: End) -> None:
         self.device, self.end = device, end
 

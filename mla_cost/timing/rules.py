@@ -40,7 +40,7 @@ def moved(on: Ceilings, work: str, total_bytes: Any, launches: Any) -> Limits:
     return Limits(launches * on.launch, 0.0, total_bytes / memory_rate(on, work))
 
 
-class Shape(NamedTuple):
+class ProductShape(NamedTuple):
     """Of a product: so many of m by k times k by n; grouped, m is the rows of all groups. Numbers or arrays."""
 
     batch: Any
@@ -49,7 +49,7 @@ class Shape(NamedTuple):
     k: Any
 
 
-def tile_use(on: Ceilings, shape: Shape) -> Any:
+def tile_use(on: Ceilings, shape: ProductShape) -> Any:
     """The part of the device's arithmetic that whole rounds of output tiles put to use, from 0 to 1.
 
     Tiles are square; half as wide ones fill the device sooner, and run at a part of the rate.
@@ -57,7 +57,7 @@ def tile_use(on: Ceilings, shape: Shape) -> Any:
     return maximum(_filled(on, shape, on.tile), on.small_tile * _filled(on, shape, on.tile / 2))
 
 
-def _filled(on: Ceilings, shape: Shape, width: float) -> Any:
+def _filled(on: Ceilings, shape: ProductShape, width: float) -> Any:
     batch, m, n, _ = shape
     many = any(map(is_array, (batch, m, n)))
     return (_filling if many else _filling_once)(batch, m, n, int(width), int(on.units))
@@ -76,7 +76,7 @@ def rises(amount: Any, half: float) -> Any:
     return amount / (amount + half)
 
 
-def multiplied(on: Ceilings, dtype: str, flops: Any, total_bytes: Any, shape: Shape) -> Limits:
+def multiplied(on: Ceilings, dtype: str, flops: Any, total_bytes: Any, shape: ProductShape) -> Limits:
     """A product, or a batch of equal ones."""
     peak = on.peak_fp32 if dtype == "fp32" else on.peak_bf16
     rate = peak * on.gemm * rises(shape.k, on.depth_half) * tile_use(on, shape)
@@ -84,7 +84,7 @@ def multiplied(on: Ceilings, dtype: str, flops: Any, total_bytes: Any, shape: Sh
 
 
 def multiplied_by_groups(
-    on: Ceilings, dtype: str, flops: Any, total_bytes: Any, shape: Shape, ratio: float = 1.0
+    on: Ceilings, dtype: str, flops: Any, total_bytes: Any, shape: ProductShape, ratio: float = 1.0
 ) -> Limits:
     """A product by groups of rows, evenly filled. ratio: of the rate of forward."""
     peak = on.peak_fp32 if dtype == "fp32" else on.peak_bf16
@@ -101,7 +101,7 @@ def attended(on: Ceilings, flops: Any, total_bytes: Any, keys: Any, launches: An
 # ---- links
 
 
-class Sent(NamedTuple):
+class SentByLink(NamedTuple):
     """What a rank sends of a collective: bytes inside its node, and to others."""
 
     inside: Any
@@ -120,7 +120,7 @@ class Crossing(NamedTuple):
         return ceil_divide(self.ranks, self.local)
 
 
-def sent(kind: str, wire: Any, group: Crossing, once_per_node: Any = 1.0) -> Sent:
+def sent(kind: str, wire: Any, group: Crossing, once_per_node: Any = 1.0) -> SentByLink:
     """Wire bytes by the class of their link.
 
     Gathers and reductions go by node: what crosses, crosses once for each other node, on the rail of each device.
@@ -130,12 +130,12 @@ def sent(kind: str, wire: Any, group: Crossing, once_per_node: Any = 1.0) -> Sen
     others = maximum(group.ranks - 1, 1)
     if kind == "all_to_all":
         between = wire * ((group.ranks - group.local) / others)
-        return Sent(wire - between, between * once_per_node)
+        return SentByLink(wire - between, between * once_per_node)
     if kind == "point_to_point":
         far = where(group.nodes > 1, 1.0, 0.0)
-        return Sent(wire * (1.0 - far), wire * far)
+        return SentByLink(wire * (1.0 - far), wire * far)
     between = wire * ((group.nodes - 1) / others)
-    return Sent(wire - between, between)
+    return SentByLink(wire - between, between)
 
 
 def steps(kind: str, group: Crossing) -> Any:

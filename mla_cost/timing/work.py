@@ -20,7 +20,7 @@ MULTIPLIES: Final = frozenset({"gemm", "grouped_gemm", "attention"})
 PHASES: Final = ("forward", "recompute", "backward")
 
 
-class Call(NamedTuple):
+class KernelCall(NamedTuple):
     """One kernel, or all memory-bound ones of a class in a phase, with where its amounts stand in the account.
 
     shape: batch, m, n, k of a product, else None.
@@ -60,8 +60,8 @@ class WorkAccount:
     def _number(self, polynomial: Polynomial) -> int:
         return self._index.setdefault(polynomial, len(self._index))
 
-    def _call(self, kernel: KernelRun) -> Call:
-        return Call(
+    def _call(self, kernel: KernelRun) -> KernelCall:
+        return KernelCall(
             kernel.phase,
             kernel.work,
             kernel.op,
@@ -79,7 +79,7 @@ class WorkAccount:
         batch, m, n, k = map(self._number, kernel.product)
         return batch, m, n, k
 
-    def _sums(self) -> list[Call]:
+    def _sums(self) -> list[KernelCall]:
         found: dict[tuple[str, str], list[KernelRun]] = {}
         for kernel in self.timeline.kernels:
             if kernel.work not in MULTIPLIES and kernel.collective is None:
@@ -88,10 +88,10 @@ class WorkAccount:
         for (phase, work), kernels in found.items():
             through = self._number(total(part for k in kernels for part in (*k.reads, *k.writes)))
             launches = self._number(total(k.launches for k in kernels))
-            calls.append(Call(phase, work, "", through, launches, None, None, "", False, False))
+            calls.append(KernelCall(phase, work, "", through, launches, None, None, "", False, False))
         return calls
 
-    def in_order(self) -> list[Call | Sending]:
+    def in_order(self) -> list[KernelCall | Sending]:
         """Every call by itself, in the order in which they run; amounts that are new are added to the account."""
         sendings = iter(self.sendings)
         return [next(sendings) if k.collective is not None else self._call(k) for k in self.timeline.kernels]
@@ -108,13 +108,13 @@ def work_of(timeline: Timeline) -> WorkAccount:
     return WorkAccount(timeline)
 
 
-def limits(call: Call, amounts: Sequence[Any], on: Ceilings, causal: bool) -> rules.Limits:
+def limits(call: KernelCall, amounts: Sequence[Any], on: Ceilings, causal: bool) -> rules.Limits:
     """What a call needs of every limit. amounts: the account's, evaluated. causal: half is masked."""
     through, launches = amounts[call.bytes], amounts[call.launches]
     if call.flops is None or call.shape is None:
         return rules.moved(on, call.work, through, launches)
     flops = amounts[call.flops]
-    shape = rules.Shape(*(amounts[at] for at in call.shape))
+    shape = rules.ProductShape(*(amounts[at] for at in call.shape))
     if call.work == "attention":
         ran = flops / 2 if causal and call.skips_masked else flops
         return rules.attended(on, ran, through, shape.n, launches, call.phase == "backward")
@@ -124,7 +124,7 @@ def limits(call: Call, amounts: Sequence[Any], on: Ceilings, causal: bool) -> ru
     return rules.multiplied(on, call.dtype, flops, through, shape)
 
 
-class Traffic(NamedTuple):
+class LinkTraffic(NamedTuple):
     """How collectives run: where groups lie, how experts' rows are sent, and experts per token."""
 
     lie: Placement
@@ -139,7 +139,7 @@ def group_of(called: Collective, values: Mapping[str, Any], lie: Placement) -> r
 
 
 def sending_seconds(
-    sending: Sending, amounts: Sequence[Any], on: Ceilings, values: Mapping[str, Any], by: Traffic
+    sending: Sending, amounts: Sequence[Any], on: Ceilings, values: Mapping[str, Any], by: LinkTraffic
 ) -> Any:
     """How long a collective takes."""
     called = sending.called
@@ -176,7 +176,7 @@ class PhaseTime(NamedTuple):
 
 
 def timed(
-    account: WorkAccount, amounts: Sequence[Any], on: Ceilings, causal: bool, values: Mapping[str, Any], by: Traffic
+    account: WorkAccount, amounts: Sequence[Any], on: Ceilings, causal: bool, values: Mapping[str, Any], by: LinkTraffic
 ) -> dict[str, PhaseTime]:
     """Every phase of a program. amounts: of `account.summed`, evaluated at `values`; numbers or arrays."""
     device: dict[str, dict[str, Any]] = {phase: {} for phase in PHASES}

@@ -37,7 +37,7 @@ class Area(NamedTuple):
     name: str
 
 
-class Words(NamedTuple):
+class ChartWords(NamedTuple):
     """A text at a place. anchor: start, middle or end; turned: by a quarter, upwards."""
 
     x: float
@@ -65,7 +65,7 @@ class Chart(NamedTuple):
     height: int
     areas: tuple[Area, ...]
     lines: tuple[Stroke, ...]
-    words: tuple[Words, ...]
+    words: tuple[ChartWords, ...]
     legend: tuple[tuple[str, str, str], ...] = ()
 
 
@@ -88,7 +88,9 @@ def timeline(it: DrawnTimeline) -> Chart:
     peak, event = totals[it.peak] / GIB, f"{it.phases[it.peak]} of {it.ops[it.peak]}"
     place = LEFT + (it.peak + 0.5) * across
     left = it.peak * 2 > len(it.ops)
-    marked = Words(place + (-8 if left else 8), TOP - 5, f"peak {peak:,.2f} GiB, {event}", "end" if left else "start")
+    marked = ChartWords(
+        place + (-8 if left else 8), TOP - 5, f"peak {peak:,.2f} GiB, {event}", "end" if left else "start"
+    )
     lines = [*scale.grid(), Stroke(place, TOP - 8, place, scale.y(totals[it.peak]))]
     if it.usable_bytes is not None and scale.low < it.usable_bytes < scale.high:
         at = scale.y(it.usable_bytes)
@@ -113,13 +115,13 @@ def _looks(still: Sequence[bool]) -> list[str]:
     return [f"{STILL if flat else 'c'}{next(numbers[flat]) % COLOURS}" for flat in still]
 
 
-def _ops(it: DrawnTimeline, across: float, bottom: int) -> Iterator[Words]:
+def _ops(it: DrawnTimeline, across: float, bottom: int) -> Iterator[ChartWords]:
     place, taken = 0, -99.0
     for (phase, op), run in groupby(zip(it.phases, it.ops, strict=True)):
         length = len(list(run))
         x = LEFT + (place + length / 2) * across + 3
         if x - taken > 11:
-            yield Words(round(x, 1), bottom + 6, op if phase == "forward" else f"{op} ′", "end", turned=True)
+            yield ChartWords(round(x, 1), bottom + 6, op if phase == "forward" else f"{op} ′", "end", turned=True)
             taken = x
         place += length
 
@@ -153,11 +155,11 @@ class _Scale(NamedTuple):
         for at in self.steps():
             yield Stroke(LEFT - 4, self.y(at * GIB), LEFT, self.y(at * GIB))
 
-    def numbers(self) -> Iterator[Words]:
+    def numbers(self) -> Iterator[ChartWords]:
         for at in self.steps():
-            yield Words(LEFT - 8, self.y(at * GIB) + 4, f"{at:,.10g}", "end")
+            yield ChartWords(LEFT - 8, self.y(at * GIB) + 4, f"{at:,.10g}", "end")
         start = f", from {self.low / GIB:,.0f}" if self.low else ""
-        yield Words(16, TOP + self.room / 2, f"GiB on one rank{start}", turned=True)
+        yield ChartWords(16, TOP + self.room / 2, f"GiB on one rank{start}", turned=True)
 
 
 def _widths() -> Iterator[float]:
@@ -201,7 +203,7 @@ def stages(result: Result) -> Chart:
     lines = [*scale.grid(), Stroke(LEFT, scale.bottom, WIDTH - RIGHT, scale.bottom)]
     if usable is not None:
         lines.append(Stroke(LEFT, scale.y(usable), WIDTH - RIGHT, scale.y(usable), dashed=True))
-        words.append(Words(WIDTH - RIGHT, scale.y(usable) - 5, f"usable {usable / GIB:,.2f}", "end"))
+        words.append(ChartWords(WIDTH - RIGHT, scale.y(usable) - 5, f"usable {usable / GIB:,.2f}", "end"))
     worst = max(found, key=lambda stage: stage.allocated_peak_bytes)
     seen = max(it.allocated_peak_bytes for it in found) // 500  # what is less has no height
     shown = [(f"c{at}", name, amounts) for at, (name, amounts) in enumerate(parts) if max(amounts) > seen]
@@ -233,14 +235,14 @@ def _bars(
         yield Area(path, look, "")
 
 
-def _stage_words(found: Sequence[Stage], scale: _Scale, across: float) -> Iterator[Words]:
+def _stage_words(found: Sequence[Stage], scale: _Scale, across: float) -> Iterator[ChartWords]:
     for at, stage in enumerate(found):
         x = round(LEFT + (at + 0.5) * across, 1)
         if len(found) <= 24:
-            yield Words(x, scale.y(stage.allocated_peak_bytes) - 5, f"{stage.allocated_peak_bytes / GIB:,.1f}")
+            yield ChartWords(x, scale.y(stage.allocated_peak_bytes) - 5, f"{stage.allocated_peak_bytes / GIB:,.1f}")
         if len(found) <= 32 or at % 4 == 0:
-            yield Words(x, scale.bottom + 16, str(stage.stage))
-    yield Words(LEFT + (WIDTH - LEFT - RIGHT) / 2, scale.bottom + 36, "pipeline stage")
+            yield ChartWords(x, scale.bottom + 16, str(stage.stage))
+    yield ChartWords(LEFT + (WIDTH - LEFT - RIGHT) / 2, scale.bottom + 36, "pipeline stage")
 
 
 def axes_sent(communication: Communication) -> list[tuple[str, int, int, int, int]]:

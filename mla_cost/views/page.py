@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 
-class Held(Protocol):
+class PageContents(Protocol):
     """What the page holds, as `mla_cost.studies.calculator` has it."""
 
     @property
@@ -30,7 +30,7 @@ class Held(Protocol):
     def code(self) -> str: ...
 
 
-def page(held: Held) -> str:
+def page(held: PageContents) -> str:
     """The page. It needs no network; what it keeps, it keeps in its address."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

@@ -34,7 +34,7 @@ class DrawnPass(Protocol):
     def micro_batch(self) -> int: ...
 
 
-class Point(NamedTuple):
+class LayoutPoint(NamedTuple):
     """A layout of a search. best: whether none beats it in everything that the search looks at."""
 
     name: str
@@ -43,7 +43,7 @@ class Point(NamedTuple):
     best: bool
 
 
-class Pair(NamedTuple):
+class PublishedPair(NamedTuple):
     """A published figure and the prediction, in one unit."""
 
     name: str
@@ -201,7 +201,7 @@ def draw_schedule(path: Path, title: str, passes: Sequence[DrawnPass]) -> None:
 # ---- a search
 
 
-def draw_search(path: Path, title: str, points: Sequence[Point], usable_bytes: int) -> None:
+def draw_search(path: Path, title: str, points: Sequence[LayoutPoint], usable_bytes: int) -> None:
     """Write the layouts of a search, needs against what is sent; those that none beats in everything are joined."""
     figure, axes = _figure(10, 5.4, title)
     rest, best = [it for it in points if not it.best], sorted(it for it in points if it.best)
@@ -224,9 +224,9 @@ def draw_search(path: Path, title: str, points: Sequence[Point], usable_bytes: i
     save(figure, path)
 
 
-def _apart(best: Sequence[Point]) -> list[Point]:
+def _apart(best: Sequence[LayoutPoint]) -> list[LayoutPoint]:
     """Some that no other one beats in both, far enough from each other to carry a name."""
-    most, found = max((it.sent_bytes for it in best), default=0), list[Point]()
+    most, found = max((it.sent_bytes for it in best), default=0), list[LayoutPoint]()
     for it in sorted(best, key=lambda point: (point.required_bytes, point.sent_bytes)):
         if not found or it.sent_bytes <= found[-1].sent_bytes - most / 16:
             found.append(it)
@@ -236,7 +236,7 @@ def _apart(best: Sequence[Point]) -> list[Point]:
 # ---- published figures
 
 
-def draw_published(path: Path, title: str, pairs: Sequence[Pair]) -> None:
+def draw_published(path: Path, title: str, pairs: Sequence[PublishedPair]) -> None:
     """Write predicted over published against what was published: on the line both agree; the furthest off are named."""
     figure, axes = _figure(10, 5.4, title)
     for at, unit in enumerate(dict.fromkeys(it.unit for it in pairs)):
@@ -259,23 +259,23 @@ def draw_published(path: Path, title: str, pairs: Sequence[Pair]) -> None:
     save(figure, path)
 
 
-def pairs_of(rows: Iterable[Mapping[str, Any]]) -> list[Pair]:
+def pairs_of(rows: Iterable[Mapping[str, Any]]) -> list[PublishedPair]:
     """The rows of `evidence` that have two numbers above zero."""
     return [
-        Pair(row["id"], row["unit"], row["published"], row["predicted"], row["status"] == "matches")
+        PublishedPair(row["id"], row["unit"], row["published"], row["predicted"], row["status"] == "matches")
         for row in rows
         if all(isinstance(row[name], int | float) and row[name] > 0 for name in ("published", "predicted"))
         if not isinstance(row["published"], bool)
     ]
 
 
-def points_of(found: Mapping[str, Any]) -> list[Point]:
+def points_of(found: Mapping[str, Any]) -> list[LayoutPoint]:
     """The layouts that a search tells, and its Pareto set, each once."""
     best = [_point(row, best=True) for row in found["pareto"]]
     known = {it[:3] for it in best}
     return [*best, *(point for row in found["results"] if (point := _point(row, best=False))[:3] not in known)]
 
 
-def _point(row: Mapping[str, Any], *, best: bool) -> Point:
+def _point(row: Mapping[str, Any], *, best: bool) -> LayoutPoint:
     degrees = " ".join(f"{axis}{row[axis]}" for axis in ("tp", "sp", "pp", "ep") if row[axis] > 1)
-    return Point(f"{row['form']} {degrees} {row['remat']}", row["required_bytes"], row["sent_bytes"], best)
+    return LayoutPoint(f"{row['form']} {degrees} {row['remat']}", row["required_bytes"], row["sent_bytes"], best)

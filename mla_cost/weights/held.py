@@ -13,7 +13,7 @@ from mla_cost.language.numbers import round_up
 Holder = Literal["dense", "expert"]
 
 
-class Piece(NamedTuple):
+class WeightPiece(NamedTuple):
     """A weight that is split by itself: its elements, those of its first dim, and of the second of an expert's.
 
     matrix: as `Held`.
@@ -59,9 +59,9 @@ class Held(NamedTuple):
     inner: int = 0
 
     @property
-    def piece(self) -> Piece:
+    def piece(self) -> WeightPiece:
         """What decides how it is split by itself."""
-        return Piece(self.elements, self.rows, self.inner, self.matrix)
+        return WeightPiece(self.elements, self.rows, self.inner, self.matrix)
 
 
 class Flat(NamedTuple):
@@ -74,7 +74,7 @@ class Flat(NamedTuple):
     dtype: str
     elements: int
     matrices: int = 0
-    pieces: tuple[tuple[Piece, int], ...] = ()
+    pieces: tuple[tuple[WeightPiece, int], ...] = ()
 
 
 class RankParameters(NamedTuple):
@@ -182,7 +182,7 @@ def _flats(found: Iterable[tuple[int, Held]]) -> tuple[Flat, ...]:
 def _joined(found: Iterable[tuple[int, Flat]]) -> tuple[Flat, ...]:
     """One for each holder and dtype, in a fixed order: sums that are equal are equal objects."""
     sums: dict[tuple[Holder, str], Flat] = {}
-    pieces: dict[tuple[Holder, str], Counter[Piece]] = {}
+    pieces: dict[tuple[Holder, str], Counter[WeightPiece]] = {}
     for count, flat in found:
         before = sums.get(flat[:2], Flat(flat.holder, flat.dtype, 0))
         elements, matrices = before.elements + count * flat.elements, before.matrices + count * flat.matrices

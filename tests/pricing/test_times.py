@@ -40,7 +40,7 @@ def timed(name: str = "deepseek-v3", **asked: Any) -> tuple[Result, Time]:
 @settings(max_examples=25, deadline=None)
 def test_a_product_is_never_faster_than_peak_or_memory(name: str, batch: int, m: int, n: int, k: int) -> None:
     on, flops, through = ON[name], 2 * batch * m * n * k, 2 * batch * (m * k + k * n + m * n)
-    shape = rules.Shape(batch, m, n, k)
+    shape = rules.ProductShape(batch, m, n, k)
     found = rules.multiplied(on, "bf16", flops, through, shape)
     assert 0 < rules.tile_use(on, shape) <= 1
     assert found.seconds >= max(flops / on.peak_bf16, through / on.bandwidth)

@@ -15,7 +15,7 @@ from mla_cost.inputs import catalog, plan_files
 from mla_cost.language.polynomial import ONE
 from mla_cost.language.timeline import Allocation
 from mla_cost.views import studies
-from mla_cost.views.studies import Pair, Point
+from mla_cost.views.studies import LayoutPoint, PublishedPair
 
 mpl = pytest.importorskip("matplotlib")
 BLOCK: dict[str, Any] = {"scope": "attention", "kernel": "eager", "layers": 8, "sp": 8, "device": "910b-64gb"}
@@ -69,7 +69,7 @@ def test_a_schedule_has_every_pass_once(drawn):
 
 
 def test_a_search_marks_what_none_beats(drawn):
-    points = [Point("laga tp2 none", 30 * GIB, 5 * GIB, True), Point("laga full", 50 * GIB, 9 * GIB, False)]
+    points = [LayoutPoint("laga tp2 none", 30 * GIB, 5 * GIB, True), LayoutPoint("laga full", 50 * GIB, 9 * GIB, False)]
     words = drawn("draw_search", points, 70 * GIB)
     assert "laga tp2 none" in words
     assert "laga full" not in words
@@ -77,7 +77,7 @@ def test_a_search_marks_what_none_beats(drawn):
 
 
 def test_published_figures_far_off_are_named(drawn):
-    pairs = [Pair("near", "GB", 10.0, 10.1, True), Pair("far", "MB", 100.0, 20.0, False)]
+    pairs = [PublishedPair("near", "GB", 10.0, 10.1, True), PublishedPair("far", "MB", 100.0, 20.0, False)]
     words = drawn("draw_published", pairs)
     assert "far" in words
     assert "MB, differ" in words

@@ -21,7 +21,7 @@ from mla_cost.mesh.placement import Chunk, stages
 from mla_cost.pricing.stage import Place, Segments, as_allocated
 from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
 from mla_cost.pricing.whole_model import parallel_of, state_settings
-from mla_cost.weights.held import Flat, Piece, RankParameters, padded_vocabulary
+from mla_cost.weights.held import Flat, RankParameters, WeightPiece, padded_vocabulary
 from mla_cost.weights.parameters import parameters
 from mla_cost.weights.sent import step_collectives
 from mla_cost.weights.states import StateSettings, bucket_bytes, shape_of, sharding_problem, states
@@ -193,7 +193,7 @@ def test_more_sharding_never_holds_more(dense: int, expert: int, dp: int, sp: in
 
 def test_muon_keeps_one_momentum_for_matrices_and_makes_one_update_at_a_time() -> None:
     """7168 x 16384 beside 7168 of a norm: fp32 result and its two products with scales, 4 bytes each."""
-    matrix, norm = Piece(7168 * 16384, 7168, matrix=True), Piece(7168, 7168)
+    matrix, norm = WeightPiece(7168 * 16384, 7168, matrix=True), WeightPiece(7168, 7168)
     elements = matrix.elements + norm.elements
     flat = Flat("dense", "bf16", elements, matrix.elements, ((matrix, 1), (norm, 1)))
     settings = StateSettings(optimizer="muon", sharding="ddp")
@@ -201,7 +201,7 @@ def test_muon_keeps_one_momentum_for_matrices_and_makes_one_update_at_a_time() -
     assert found.moment_bytes == 4 * matrix.elements + 8 * norm.elements
     assert found.step_bytes == found.making_bytes == 12 * matrix.elements == 1_409_286_144
     # over two ranks each has half, gathers the parts and joins them (4 bytes each) and makes a bf16 copy of fp32
-    halves = flat._replace(pieces=((Piece(7168 * 8192, 7168, matrix=True), 1),))
+    halves = flat._replace(pieces=((WeightPiece(7168 * 8192, 7168, matrix=True), 1),))
     split = states(RankParameters((halves,)), Parallel(tp=2), settings)
     assert split.making_bytes == (8 + 4) * 2 * 7168 * 8192 + 4 * 2 * 7168 * 8192
     assert "whole matrices, which sharding zero1 cuts" in sharding_problem(

@@ -185,7 +185,7 @@ def expand(latent: Tensor, weight: Tensor, rope: int, nope: int) -> tuple[Tensor
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RingRanks:
     """This rank's groups: all of a sequence, its inner group and its outer one, with everybody's positions."""
 
     everyone: Group
@@ -201,8 +201,8 @@ class Ranks:
         return self.rings[-1]
 
 
-def _ring(last: bool) -> Callable[[Ranks, Tensor, Tensor, Tensor], Tensor]:
-    def run(ranks: Ranks, q: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
+def _ring(last: bool) -> Callable[[RingRanks, Tensor, Tensor, Tensor], Tensor]:
+    def run(ranks: RingRanks, q: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
         key, value = expand(latent, weight, ranks.dims.rope, ranks.dims.nope)
         out: Tensor = _KeysValues.apply(q, key, value, ranks.ring(ranks.everyone, ranks.positions), last)
         return out
@@ -210,13 +210,13 @@ def _ring(last: bool) -> Callable[[Ranks, Tensor, Tensor, Tensor], Tensor]:
     return run
 
 
-def _latent_ring(ranks: Ranks, q: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
+def _latent_ring(ranks: RingRanks, q: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
     out: Tensor = _Latents.apply(q, latent, weight, ranks.ring(ranks.everyone, ranks.positions), ranks.dims.rope)
     return out
 
 
-def _two_levels(last: bool) -> Callable[[Ranks, Tensor, Tensor, Tensor], Tensor]:
-    def run(ranks: Ranks, q: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
+def _two_levels(last: bool) -> Callable[[RingRanks, Tensor, Tensor, Tensor], Tensor]:
+    def run(ranks: RingRanks, q: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
         key, value = expand(latent, weight, ranks.dims.rope, ranks.dims.nope)
         q, key, value = (sequence_to_heads(each, ranks.inner) for each in (q, key, value))
         a = ranks.inner.size()
@@ -227,14 +227,14 @@ def _two_levels(last: bool) -> Callable[[Ranks, Tensor, Tensor, Tensor], Tensor]
     return run
 
 
-def _whole(ranks: Ranks, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def _whole(ranks: RingRanks, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Attention of own heads over the whole sequence, as it lies after an exchange."""
     everywhere = torch.cat(ranks.positions)
     scores = _scores(q, key, everywhere, everywhere, q.size(-1) ** -0.5)
     return torch.einsum("bnst,tbnv->sbnv", scores.softmax(-1), value.float()).to(q.dtype)
 
 
-def _headless(ranks: Ranks, q: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
+def _headless(ranks: RingRanks, q: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
     dims = ranks.dims
     key, value = expand(latent, weight, dims.rope, dims.nope)
     q, k_nope, value = (sequence_to_heads(each, ranks.everyone) for each in (q, key[..., : dims.nope], value))
@@ -242,7 +242,7 @@ def _headless(ranks: Ranks, q: Tensor, latent: Tensor, weight: Tensor) -> Tensor
     return heads_to_sequence(_whole(ranks, q, torch.cat((k_nope, k_rope), -1), value), ranks.everyone)
 
 
-def _padded(ranks: Ranks, q: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
+def _padded(ranks: RingRanks, q: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
     dims = ranks.dims
     key, value = expand(latent, weight, dims.rope, dims.nope)
     wide = nn.functional.pad(value, (0, dims.nope + dims.rope - dims.value))
@@ -250,14 +250,14 @@ def _padded(ranks: Ranks, q: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
     return heads_to_sequence(_whole(ranks, q, key, wide), ranks.everyone)[..., : dims.value]
 
 
-def _own_queries(ranks: Ranks, q: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
+def _own_queries(ranks: RingRanks, q: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
     """The latent gathered, every rank its own queries and all heads."""
     key, value = expand(gather(latent, ranks.everyone), weight, ranks.dims.rope, ranks.dims.nope)
     scores = _scores(q, key, ranks.positions[ranks.everyone.rank()], torch.cat(ranks.positions), q.size(-1) ** -0.5)
     return torch.einsum("bnst,tbnv->sbnv", scores.softmax(-1), value.float()).to(q.dtype)
 
 
-SCHEMES: dict[str, Callable[[Ranks, Tensor, Tensor, Tensor], Tensor]] = {
+SCHEMES: dict[str, Callable[[RingRanks, Tensor, Tensor, Tensor], Tensor]] = {
     "ring": _ring(last=True),
     "ring-own": _ring(last=False),
     "usp": _two_levels(last=False),
@@ -294,7 +294,7 @@ def _main(rank: int, ranks: int, inside: int, dims: Dims, seq_len: int, batch: i
     q, latent, weight, gradient = _data(dims, seq_len, batch)
     found = {"alone": _alone(dims, q, latent, weight, gradient)}
     for name, scheme in SCHEMES.items():
-        groups = Ranks(everyone, inner[rank // inside], outer[rank % inside], positions, dims, [])
+        groups = RingRanks(everyone, inner[rank // inside], outer[rank % inside], positions, dims, [])
         own_q, own_latent = (each[positions[rank]].clone().requires_grad_() for each in (q, latent))
         leaf = weight.clone().requires_grad_()
         out = scheme(groups, own_q, own_latent, leaf)
@@ -334,7 +334,7 @@ def _named(leaves: list[Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def _gathered(groups: Ranks, out: Tensor, leaves: list[Tensor]) -> RingRun:
+def _gathered(groups: RingRanks, out: Tensor, leaves: list[Tensor]) -> RingRun:
     """Every rank's tokens back in order, the weight's gradients summed, and what hops sent."""
     own = {"output": out.detach(), **_named(leaves)}
     order, tensors = torch.cat(groups.positions).argsort(), {}

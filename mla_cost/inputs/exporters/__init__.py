@@ -9,7 +9,7 @@ from pathlib import Path
 from mla_cost.declared.foreign import TRAINED
 from mla_cost.errors import InputError, nearest
 from mla_cost.inputs import catalog
-from mla_cost.inputs.exporters.exported import Exported, Exporter, Launch
+from mla_cost.inputs.exporters.exported import Exported, ExportedLaunch, Exporter
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.table import TABLE
 
@@ -45,7 +45,7 @@ def export(settings: PlanSettings, to: str) -> Exported:
         raise InputError(f"{found[to].title} trains no form {form}", field="form", allowed=TRAINED)
     settings = settings.by_scope()
     model = catalog.changed(catalog.model(settings.model), settings.dims, settings.facts, settings.mtp)
-    launch = Launch(settings, model, _per_node(settings))
+    launch = ExportedLaunch(settings, model, _per_node(settings))
     text, said = found[to].write(launch)
     return Exported(to, text, tuple(_without(settings, said)))
 

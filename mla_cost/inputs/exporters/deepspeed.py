@@ -6,12 +6,12 @@ import json
 from typing import Any, Final
 
 from mla_cost.declared.foreign import FULLY_SHARDED, ZERO_STAGES
-from mla_cost.inputs.exporters.exported import Exporter, Launch
+from mla_cost.inputs.exporters.exported import ExportedLaunch, Exporter
 
 _SAID: Final = frozenset({"micro_batch", "micro_batches", "dp", "dtype", "gradient_dtype"})
 
 
-def _write(launch: Launch) -> tuple[str, frozenset[str]]:
+def _write(launch: ExportedLaunch) -> tuple[str, frozenset[str]]:
     told = launch.settings
     stage = next((stage for stage, name in _stages().items() if name == told.sharding), None)
     found: dict[str, Any] = {

@@ -9,7 +9,7 @@ from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 
 
-class Launch(NamedTuple):
+class ExportedLaunch(NamedTuple):
     """A run: settings with the defaults of their scope, the model with its changes, devices of a node."""
 
     settings: PlanSettings
@@ -37,7 +37,7 @@ class Exporter(NamedTuple):
     name: str
     title: str
     trains: bool
-    write: Callable[[Launch], tuple[str, frozenset[str]]]
+    write: Callable[[ExportedLaunch], tuple[str, frozenset[str]]]
 
 
 class Exported(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mla_cost.declared.foreign import CP_COMM_TYPES, HIERARCHICAL, PLAIN, SHARED_STATES
 from mla_cost.inputs.config import ModelConfig
-from mla_cost.inputs.exporters.exported import Exporter, Launch
+from mla_cost.inputs.exporters.exported import ExportedLaunch, Exporter
 from mla_cost.inputs.settings import PlanSettings
 
 Words = Iterator[tuple[str, ...]]
@@ -53,7 +53,7 @@ SAID: Final = frozenset(
 )
 
 
-def words_of(launch: Launch) -> Words:
+def words_of(launch: ExportedLaunch) -> Words:
     """Every argument with its words, but for what MindSpeed says in other words."""
     yield from model_words(launch.model)
     yield from run_words(launch.settings)
@@ -145,7 +145,7 @@ def _states(told: PlanSettings) -> Words:
         yield ("--accumulate-allreduce-grads-in-fp32",)
 
 
-def _own_words(launch: Launch) -> Words:
+def _own_words(launch: ExportedLaunch) -> Words:
     """What is Megatron's alone: exchange, dispatch, loss, kernels."""
     told = launch.settings
     if told.sp > 1 and told.scheme in CP_COMM_TYPES.values():
@@ -170,7 +170,7 @@ def _own_words(launch: Launch) -> Words:
         yield "--cross-entropy-fusion-impl", "native" if told.cross_entropy == "native-fused" else "te"
 
 
-def said(launch: Launch) -> frozenset[str]:
+def said(launch: ExportedLaunch) -> frozenset[str]:
     """The settings that the arguments say, with what this plan's values have a word for."""
     told = launch.settings
     found = {*SAID, "main_weights"} | ({"moment_dtype"} if told.main_weights == "remainders" else set())
@@ -183,7 +183,7 @@ def said(launch: Launch) -> frozenset[str]:
     return frozenset(found)
 
 
-def script(launch: Launch, words: Words, program: str = "pretrain_gpt.py") -> str:
+def script(launch: ExportedLaunch, words: Words, program: str = "pretrain_gpt.py") -> str:
     """A command of one argument a line."""
     import shlex
 
@@ -193,7 +193,7 @@ def script(launch: Launch, words: Words, program: str = "pretrain_gpt.py") -> st
     return " \\\n".join(lines) + "\n"
 
 
-def _write(launch: Launch) -> tuple[str, frozenset[str]]:
+def _write(launch: ExportedLaunch) -> tuple[str, frozenset[str]]:
     words: list[tuple[str, ...]] = [*words_of(launch), *expert_words(launch.model), *_own_words(launch)]
     return script(launch, iter(words)), said(launch)
 

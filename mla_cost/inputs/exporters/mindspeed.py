@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from mla_cost.declared.foreign import CONTEXT_PARALLEL_ALGORITHMS, HYBRID
-from mla_cost.inputs.exporters.exported import Exporter, Launch
+from mla_cost.inputs.exporters.exported import ExportedLaunch, Exporter
 from mla_cost.inputs.exporters.megatron import Words, said, script, words_of
 
 
-def _own_words(launch: Launch) -> Words:
+def _own_words(launch: ExportedLaunch) -> Words:
     told, model = launch.settings, launch.model
     if model.num_routed_experts:
         yield "--first-k-dense-replace", str(model.num_dense_layers or 0)
@@ -25,7 +25,7 @@ def _own_words(launch: Launch) -> Words:
     yield "--transformer-impl", "local"
 
 
-def _write(launch: Launch) -> tuple[str, frozenset[str]]:
+def _write(launch: ExportedLaunch) -> tuple[str, frozenset[str]]:
     told = launch.settings
     exchanged = told.sp == 1 or told.scheme in CONTEXT_PARALLEL_ALGORITHMS.values()
     found = said(launch) - {"scheme", "dispatcher", "shared_overlap", "rope_fusion", "cross_entropy"}

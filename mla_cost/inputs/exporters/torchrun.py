@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from mla_cost.inputs.exporters.exported import Exporter, Launch
+from mla_cost.inputs.exporters.exported import ExportedLaunch, Exporter
 
 
-def _write(launch: Launch) -> tuple[str, frozenset[str]]:
+def _write(launch: ExportedLaunch) -> tuple[str, frozenset[str]]:
     nodes, each = launch.nodes
     endpoint = " --rdzv-backend c10d --rdzv-endpoint $MASTER_ADDR:$MASTER_PORT" if nodes > 1 else " --standalone"
     return f"torchrun --nnodes {nodes} --nproc-per-node {each}{endpoint} train.py\n", frozenset()

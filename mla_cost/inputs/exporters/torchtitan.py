@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from mla_cost.declared.foreign import FLAVORS, FULLY_SHARDED, PLAIN, SCHEDULES
 from mla_cost.errors import InputError
-from mla_cost.inputs.exporters.exported import Exporter, Launch
+from mla_cost.inputs.exporters.exported import ExportedLaunch, Exporter
 
 _SAID: Final = frozenset(("seq_len", "micro_batch", "micro_batches", "tp", "pp", "sp", "ep", "etp", "dp", "dtype"))
 
 
-def _write(launch: Launch) -> tuple[str, frozenset[str]]:
+def _write(launch: ExportedLaunch) -> tuple[str, frozenset[str]]:
     told, model = launch.settings, launch.model
     flavor = next((flavor for flavor, name in FLAVORS.items() if name == model.name), None)
     if flavor is None:

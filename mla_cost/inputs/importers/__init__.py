@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from mla_cost.declared import defaults
 from mla_cost.errors import InputError, shown
-from mla_cost.inputs.importers.imported import Foreign, Format, Imported, Reading
+from mla_cost.inputs.importers.imported import FileReading, Foreign, Format, Imported
 
 _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", ".args", "")
 SUFFIXES: Final = (*_SHELL[:-1], ".toml")
@@ -50,7 +50,7 @@ def read(
     if found is None:
         titles = ", ".join(each.title for each in formats())
         raise InputError("no format that is known here", file=foreign.file, allowed=titles)
-    reading = Reading(foreign)
+    reading = FileReading(foreign)
     found.read(foreign, reading)
     imported = _imported(found, reading)
     if strict:
@@ -71,14 +71,14 @@ def model_of(path: str) -> dict[str, Any]:
     found = next((each for each in formats() if each.recognises(foreign)), None)
     if found is None:
         raise InputError("no format that is known here", file=path)
-    reading = Reading(foreign)
+    reading = FileReading(foreign)
     found.read(foreign, reading)
     if not reading.dims:
         raise InputError(f"this file ({found.title}) states no model", file=path, allowed="a model with --model")
     return as_file(reading)
 
 
-def _imported(found: Format, reading: Reading) -> Imported:
+def _imported(found: Format, reading: FileReading) -> Imported:
     from mla_cost.inputs.importers.models import settle
 
     own = settle(reading)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mla_cost.declared.foreign import NEXT_TO_FULLY_SHARDED, PLAIN
-from mla_cost.inputs.importers.imported import Foreign, Format, Reading
+from mla_cost.inputs.importers.imported import FileReading, Foreign, Format
 from mla_cost.inputs.importers.keys import Keys, fully_sharded, take_number, tell_rest
 
 _STRATEGIES: Final = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
@@ -17,7 +17,7 @@ def _recognises(foreign: Foreign) -> bool:
     return "distributed_type" in data or "fsdp_config" in data or any(str(key).startswith("fsdp_") for key in data)
 
 
-def _read(foreign: Foreign, reading: Reading) -> None:
+def _read(foreign: Foreign, reading: FileReading) -> None:
     data = dict(foreign.data or {})
     if "fsdp_config" not in data and "distributed_type" not in data:
         data = {"fsdp_config": data}
@@ -37,7 +37,7 @@ def _read(foreign: Foreign, reading: Reading) -> None:
     tell_rest(keys, reading, ("fsdp_config.fsdp_offload_params", "deepspeed_config.offload"))
 
 
-def _precision(keys: Keys, reading: Reading) -> None:
+def _precision(keys: Keys, reading: FileReading) -> None:
     word = keys.get("mixed_precision")
     if word in {"bf16", "fp16"} or keys.on("bf16") or keys.on("fp16"):
         half = word if word in {"bf16", "fp16"} else "bf16" if keys.on("bf16") else "fp16"
@@ -48,7 +48,7 @@ def _precision(keys: Keys, reading: Reading) -> None:
         reading.ignore(f"mixed_precision {word}", "bf16 is priced", priced=True)
 
 
-def _sharding(keys: Keys, reading: Reading) -> None:
+def _sharding(keys: Keys, reading: FileReading) -> None:
     word = keys.get("fsdp_config.fsdp_sharding_strategy") or keys.get("fsdp_config.sharding_strategy")
     again = keys.get("fsdp_config.fsdp_reshard_after_forward")
     name = str(word or again or "FULL_SHARD").upper()

@@ -6,7 +6,7 @@ from typing import Final
 
 from mla_cost.declared.foreign import ADAM, ZERO_STAGES
 from mla_cost.errors import InputError
-from mla_cost.inputs.importers.imported import Foreign, Format, Reading
+from mla_cost.inputs.importers.imported import FileReading, Foreign, Format
 from mla_cost.inputs.importers.keys import Keys, fully_sharded, take_number, tell_rest
 
 _SOURCE: Final = "microsoft/DeepSpeed@38327e07 deepspeed/runtime/"
@@ -18,7 +18,7 @@ def _recognises(foreign: Foreign) -> bool:
     return foreign.data is not None and any(mark in foreign.data for mark in _MARKS)
 
 
-def _read(foreign: Foreign, reading: Reading) -> None:
+def _read(foreign: Foreign, reading: FileReading) -> None:
     keys = Keys(foreign.data or {}, foreign.file)
     take_number(keys, reading, "micro_batch", "train_micro_batch_size_per_gpu")
     take_number(keys, reading, "micro_batches", "gradient_accumulation_steps")
@@ -32,7 +32,7 @@ def _read(foreign: Foreign, reading: Reading) -> None:
     tell_rest(keys, reading, ("zero_optimization.offload", "activation_checkpointing.", "compression"))
 
 
-def _ranks(keys: Keys, reading: Reading, dp: int | None) -> None:
+def _ranks(keys: Keys, reading: FileReading, dp: int | None) -> None:
     """train_batch_size is micro-batch x accumulation x data ranks (config.py:931-934)."""
     told, total = reading.settings, keys.number("train_batch_size")
     each = told.get("micro_batch", 0) * told.get("micro_batches", 0)
@@ -49,7 +49,7 @@ def _ranks(keys: Keys, reading: Reading, dp: int | None) -> None:
         reading.take("micro_batches", total // (micro * ranks), "train_batch_size")
 
 
-def _precision(keys: Keys, reading: Reading) -> None:
+def _precision(keys: Keys, reading: FileReading) -> None:
     half = next((name for name in ("bf16", "fp16") if keys.on(f"{name}.enabled")), None)
     if half is None:
         reading.assume("dtype", "fp32", "bf16.enabled and fp16.enabled are off where absent", f"{_SOURCE}config.py")
@@ -65,7 +65,7 @@ def _precision(keys: Keys, reading: Reading) -> None:
         reading.assume("gradient_dtype", found, why, f"{_SOURCE}engine.py:1017-1021")
 
 
-def _stage(keys: Keys, reading: Reading) -> None:
+def _stage(keys: Keys, reading: FileReading) -> None:
     stage = keys.number("zero_optimization.stage")
     if stage is None:
         why = "zero_optimization.stage is 0 where absent"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from mla_cost.errors import InputError, shown
 from mla_cost.inputs.config import ModelConfig, validated
-from mla_cost.inputs.importers.imported import Assumed, Foreign, Format, Reading
+from mla_cost.inputs.importers.imported import Assumed, FileReading, Foreign, Format
 from mla_cost.inputs.importers.stated import ABSENCES, INDEXER, assumed, check_types, near_keys, require_always
 
 _NESTED: Final = ("text_config", "language_config", "llm_config")
@@ -312,7 +312,7 @@ def _recognises(foreign: Foreign) -> bool:
     return "model_type" in data or "architectures" in data or "kv_lora_rank" in data
 
 
-def _read(foreign: Foreign, reading: Reading) -> None:
+def _read(foreign: Foreign, reading: FileReading) -> None:
     model = model_from_config(foreign.data or {}, file=foreign.file)
     reading.take("model", foreign.file, "the config itself")
     for fact, why in model.assumed.items():

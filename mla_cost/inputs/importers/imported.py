@@ -53,10 +53,10 @@ class Format(NamedTuple):
     name: str
     title: str
     recognises: Callable[[Foreign], bool]
-    read: Callable[[Foreign, Reading], None]
+    read: Callable[[Foreign, FileReading], None]
 
 
-class Reading:
+class FileReading:
     """What is being collected of one file: settings of a plan, and dims and facts of the model that it states."""
 
     def __init__(self, foreign: Foreign) -> None:

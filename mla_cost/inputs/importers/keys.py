@@ -8,7 +8,7 @@ from typing import Any, Final
 from mla_cost.declared import foreign
 from mla_cost.errors import InputError, shown
 from mla_cost.inputs import catalog
-from mla_cost.inputs.importers.imported import Reading
+from mla_cost.inputs.importers.imported import FileReading
 from mla_cost.inputs.yaml_files import SUFFIXES
 
 _DEEPEST: Final = 16
@@ -67,7 +67,7 @@ class Keys:
 
 
 def take_number(
-    keys: Keys, reading: Reading, setting: str, key: str, usual: int | None = None, source: str = ""
+    keys: Keys, reading: FileReading, setting: str, key: str, usual: int | None = None, source: str = ""
 ) -> None:
     """The number of a key, or the framework's default; nothing where it has none."""
     found = keys.number(key)
@@ -77,7 +77,7 @@ def take_number(
         reading.assume(setting, usual, f"{key} is {usual} where absent", source)
 
 
-def fully_sharded(reading: Reading, said: str) -> None:
+def fully_sharded(reading: FileReading, said: str) -> None:
     """Weights, gradients and states shared, as the nearest that is declared."""
     if foreign.FULLY_SHARDED:
         reading.take("sharding", foreign.FULLY_SHARDED, said)
@@ -87,7 +87,7 @@ def fully_sharded(reading: Reading, said: str) -> None:
     reading.ignore(said, what, priced=True)
 
 
-def name_model(reading: Reading, word: str, said: str) -> None:
+def name_model(reading: FileReading, word: str, said: str) -> None:
     """The model that the user states, else the one of the catalogue that a path or a name ends in.
 
     Raises:
@@ -109,7 +109,7 @@ def name_model(reading: Reading, word: str, said: str) -> None:
     raise InputError(what, file=reading.file, field=said.partition(" ")[0], allowed="the model with --model")
 
 
-def tell_rest(keys: Keys, reading: Reading, priced: Iterable[str] = ()) -> None:
+def tell_rest(keys: Keys, reading: FileReading, priced: Iterable[str] = ()) -> None:
     """Every key that nothing has read. priced: beginnings of those that change memory."""
     begins = tuple(priced)
     for key in keys.rest():

@@ -9,7 +9,7 @@ from typing import Final
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
 from mla_cost.inputs.importers.arguments import Arguments
-from mla_cost.inputs.importers.imported import Foreign, Format, Reading
+from mla_cost.inputs.importers.imported import FileReading, Foreign, Format
 from mla_cost.inputs.importers.megatron_model import CONFIG, read_model
 from mla_cost.inputs.importers.megatron_run import read_run
 from mla_cost.inputs.importers.shell import Script
@@ -119,7 +119,7 @@ def _recognises(foreign: Foreign) -> bool:
     return arguments_of(foreign) is not None
 
 
-def _read(foreign: Foreign, reading: Reading) -> None:
+def _read(foreign: Foreign, reading: FileReading) -> None:
     given = arguments_of(foreign)
     if given is None:
         raise InputError("no Megatron arguments were found", file=foreign.file)
@@ -128,7 +128,7 @@ def _read(foreign: Foreign, reading: Reading) -> None:
     tell_rest(foreign, reading, given)
 
 
-def read_arguments(foreign: Foreign, reading: Reading, given: Arguments, world: int | None) -> None:
+def read_arguments(foreign: Foreign, reading: FileReading, given: Arguments, world: int | None) -> None:
     """Model and run of a list of arguments.
 
     Raises:
@@ -139,7 +139,7 @@ def read_arguments(foreign: Foreign, reading: Reading, given: Arguments, world: 
     read_run(given, reading, world, foreign.dp)
 
 
-def code_of(given: Arguments, reading: Reading) -> None:
+def code_of(given: Arguments, reading: FileReading) -> None:
     """Whose code is priced: Transformer Engine's, in bf16; else plain torch code."""
     kind = given.text("--transformer-impl")
     if reading.settings["dtype"] != "bf16" or kind == "local":
@@ -155,7 +155,7 @@ def code_of(given: Arguments, reading: Reading) -> None:
     assert _PROFILE in PROFILES
 
 
-def tell_rest(foreign: Foreign, reading: Reading, given: Arguments, more: Mapping[str, str] | None = None) -> None:
+def tell_rest(foreign: Foreign, reading: FileReading, given: Arguments, more: Mapping[str, str] | None = None) -> None:
     """Every flag that nothing has read, with why no plan takes it. more: what else is not priced, by flag."""
     reported = {**_NOT_PRICED, **(more or {})}
     for name in given.rest():

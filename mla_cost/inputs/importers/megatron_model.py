@@ -6,7 +6,7 @@ from typing import Final
 
 from mla_cost.errors import InputError
 from mla_cost.inputs.importers.arguments import Arguments
-from mla_cost.inputs.importers.imported import Reading
+from mla_cost.inputs.importers.imported import FileReading
 
 MEGATRON: Final = "NVIDIA/Megatron-LM@d98e8a64 megatron/"
 ARGUMENTS: Final = f"{MEGATRON}training/arguments.py"
@@ -14,7 +14,7 @@ CONFIG: Final = f"{MEGATRON}core/transformer/transformer_config.py"
 _MOST_LAYERS: Final = 4096
 
 
-def read_model(given: Arguments, reading: Reading) -> None:
+def read_model(given: Arguments, reading: FileReading) -> None:
     """Dims and facts of the model.
 
     Raises:
@@ -42,7 +42,7 @@ def _required(given: Arguments, flag: str) -> int:
     return found
 
 
-def _widths(given: Arguments, reading: Reading) -> None:
+def _widths(given: Arguments, reading: FileReading) -> None:
     for dim, flag in (("hidden", "--hidden-size"), ("heads", "--num-attention-heads")):
         reading.take(f"dims.{dim}", _required(given, flag), flag)
     rank = given.number("--q-lora-rank")
@@ -65,7 +65,7 @@ _LATENT: Final = (
 
 
 def number_or(
-    given: Arguments, reading: Reading, setting: str, flags: list[str] | tuple[str, ...], usual: int, source: str
+    given: Arguments, reading: FileReading, setting: str, flags: list[str] | tuple[str, ...], usual: int, source: str
 ) -> int:
     """The number of a flag, or the framework's default, which is reported."""
     found = given.number(*flags)
@@ -76,7 +76,7 @@ def number_or(
     return found
 
 
-def _layers(given: Arguments, reading: Reading) -> int:
+def _layers(given: Arguments, reading: FileReading) -> int:
     """Layers without those that MindSpeed marks as doing nothing (--noop-layers)."""
     layers, empty = _required(given, "--num-layers"), given.text("--noop-layers")
     idle = len(empty.split(",")) if empty else 0
@@ -91,7 +91,7 @@ def _layers(given: Arguments, reading: Reading) -> int:
     return layers - idle
 
 
-def _dense_width(given: Arguments, reading: Reading) -> None:
+def _dense_width(given: Arguments, reading: FileReading) -> None:
     hidden, gated = reading.dims["hidden"], given.has("--swiglu")
     if gated is None:
         reading.ignore("no --swiglu", "the MLP is priced as SwiGLU; without it there is one matrix less", priced=True)
@@ -99,7 +99,7 @@ def _dense_width(given: Arguments, reading: Reading) -> None:
     number_or(given, reading, "facts.intermediate_size", ["--ffn-hidden-size"], usual, f"{ARGUMENTS}:1320-1329")
 
 
-def _experts(given: Arguments, reading: Reading, layers: int) -> None:
+def _experts(given: Arguments, reading: FileReading, layers: int) -> None:
     experts = given.number("--num-experts")
     if experts is None:
         reading.assume("facts.num_routed_experts", 0, "--num-experts is none where absent", f"{ARGUMENTS}:3518")
@@ -117,7 +117,7 @@ def _experts(given: Arguments, reading: Reading, layers: int) -> None:
     _router(given, reading)
 
 
-def _shared(given: Arguments, reading: Reading, width: int) -> None:
+def _shared(given: Arguments, reading: FileReading, width: int) -> None:
     """Shared experts as so many of the routed ones' width: Megatron states their width in all."""
     count = given.number("--n-shared-experts")
     if count is not None:
@@ -133,7 +133,7 @@ def _shared(given: Arguments, reading: Reading, width: int) -> None:
     return reading.take("facts.num_shared_experts", total // width, flag)
 
 
-def _dense_layers(given: Arguments, reading: Reading, layers: int) -> None:
+def _dense_layers(given: Arguments, reading: FileReading, layers: int) -> None:
     """How many layers before the first with experts are dense; layers that alternate are not priced."""
     first = given.number("--first-k-dense-replace")
     if first is not None:
@@ -202,7 +202,7 @@ def _repeated(text: str, depth: int) -> tuple[list[int] | None, str]:
     return part, text
 
 
-def _router(given: Arguments, reading: Reading) -> None:
+def _router(given: Arguments, reading: FileReading) -> None:
     flag = "--moe-router-score-function"
     scores = given.text(flag)
     if scores is None:
@@ -220,7 +220,7 @@ def _router(given: Arguments, reading: Reading) -> None:
         reading.take("facts.router_correction_bias", value=True, said=bias)
 
 
-def _vocabulary(given: Arguments, reading: Reading) -> None:
+def _vocabulary(given: Arguments, reading: FileReading) -> None:
     """The vocabulary, and to what it is padded: a multiple of --make-vocab-size-divisible-by times tp."""
     untied = given.has("--untie-embeddings-and-output-weights")
     if untied is None:

@@ -8,7 +8,7 @@ from mla_cost.declared.foreign import ADAM, CP_COMM_TYPES, HIERARCHICAL, PLAIN, 
 from mla_cost.declared.optimizers import OPTIMIZERS
 from mla_cost.errors import InputError
 from mla_cost.inputs.importers.arguments import Arguments
-from mla_cost.inputs.importers.imported import Reading
+from mla_cost.inputs.importers.imported import FileReading
 from mla_cost.inputs.importers.megatron_model import ARGUMENTS, CONFIG, MEGATRON, number_or
 from mla_cost.inputs.table import TABLE
 from mla_cost.language.recompute import DISCARDING, POLICIES
@@ -25,7 +25,7 @@ _DEGREES: Final = (
 )
 
 
-def read_run(given: Arguments, reading: Reading, world: int | None, dp: int | None) -> None:
+def read_run(given: Arguments, reading: FileReading, world: int | None, dp: int | None) -> None:
     """Settings of the run. world: ranks in all, where the launcher states them; dp: where the user does.
 
     Raises:
@@ -47,7 +47,7 @@ def read_run(given: Arguments, reading: Reading, world: int | None, dp: int | No
     _loss(given, reading)
 
 
-def _degrees(given: Arguments, reading: Reading, world: int | None, dp: int | None) -> None:
+def _degrees(given: Arguments, reading: FileReading, world: int | None, dp: int | None) -> None:
     for setting, usual, line, *flags in _DEGREES:
         number_or(given, reading, setting, flags, usual, f"{PARALLEL}:{line}")
     reported = reading.settings
@@ -64,7 +64,7 @@ def _degrees(given: Arguments, reading: Reading, world: int | None, dp: int | No
     _context(given, reading)
 
 
-def _data_ranks(given: Arguments, reading: Reading, world: int | None, dp: int | None) -> None:
+def _data_ranks(given: Arguments, reading: FileReading, world: int | None, dp: int | None) -> None:
     """World over tp, pp and cp (arguments.py:440-448); with no world the fewest that hold the experts."""
     reported = reading.settings
     model, experts = reported["tp"] * reported["sp"], reported["ep"] * reported.get("etp", 1)
@@ -83,7 +83,7 @@ def _data_ranks(given: Arguments, reading: Reading, world: int | None, dp: int |
     return reading.take("dp", world // (model * reported["pp"]), f"{world:,} ranks over tp x cp x pp")
 
 
-def _context(given: Arguments, reading: Reading) -> None:
+def _context(given: Arguments, reading: FileReading) -> None:
     """How context-parallel ranks exchange."""
     words = given.words("--cp-comm-type")
     if reading.settings["sp"] == 1:
@@ -103,7 +103,7 @@ def _context(given: Arguments, reading: Reading) -> None:
     return None
 
 
-def _pipeline(given: Arguments, reading: Reading) -> None:
+def _pipeline(given: Arguments, reading: FileReading) -> None:
     layout = given.text("--pipeline-model-parallel-layout")
     chunk = given.number("--num-layers-per-virtual-pipeline-stage")
     virtual = given.number("--num-virtual-stages-per-pipeline-rank")
@@ -135,7 +135,7 @@ def _counted_ends(given: Arguments) -> int:
     return sum(flag in given.given for _, flag in _ENDS)
 
 
-def _ends(given: Arguments, reading: Reading) -> None:
+def _ends(given: Arguments, reading: FileReading) -> None:
     """The embedding and the loss counted as a layer each: the first and the last part hold one layer less."""
     found = [flag for _, flag in _ENDS if given.has(flag)]
     told = reading.settings
@@ -155,7 +155,7 @@ def _ends(given: Arguments, reading: Reading) -> None:
     reading.take("pipeline_layout", "|".join(held), " ".join(found))
 
 
-def _batch(given: Arguments, reading: Reading) -> None:
+def _batch(given: Arguments, reading: FileReading) -> None:
     micro = number_or(given, reading, "micro_batch", ["--micro-batch-size"], 1, f"{TRAINING}:11, which has no default")
     total, dp = given.number("--global-batch-size"), reading.settings["dp"]
     if total is None:
@@ -172,7 +172,7 @@ def _batch(given: Arguments, reading: Reading) -> None:
     return reading.take("micro_batches", total // (micro * dp), "--global-batch-size")
 
 
-def _precision(given: Arguments, reading: Reading) -> None:
+def _precision(given: Arguments, reading: FileReading) -> None:
     bf16, fp16 = given.has("--bf16"), given.has("--fp16")
     if bf16 or fp16:
         reading.take("dtype", "bf16" if bf16 else "fp16", bf16 or fp16 or "")
@@ -190,7 +190,7 @@ def _precision(given: Arguments, reading: Reading) -> None:
         reading.assume("gradient_dtype", "fp32", why, f"{ARGUMENTS}:1213-1216")
 
 
-def _optimizer(given: Arguments, reading: Reading) -> None:
+def _optimizer(given: Arguments, reading: FileReading) -> None:
     found = given.text("--optimizer")
     if found in OPTIMIZERS and found not in ADAM:
         reading.take("optimizer", found, given.said("--optimizer"))
@@ -212,7 +212,7 @@ def _optimizer(given: Arguments, reading: Reading) -> None:
         reading.assume("sharding", PLAIN, why, f"{ARGUMENTS}:3156")
 
 
-def _moment_dtypes(given: Arguments, reading: Reading) -> None:
+def _moment_dtypes(given: Arguments, reading: FileReading) -> None:
     """Dtypes of moments and main weights, which only the precision-aware optimizer has other than fp32."""
     if given.has("--use-precision-aware-optimizer") is None:
         return
@@ -228,7 +228,7 @@ def _moment_dtypes(given: Arguments, reading: Reading) -> None:
         reading.assume("main_weights", "remainders", why, f"{OPTIMIZER}:192, 407-414")
 
 
-def _recompute(given: Arguments, reading: Reading) -> None:
+def _recompute(given: Arguments, reading: FileReading) -> None:
     granularity = given.choice(("full", "selective"), "--recompute-granularity")
     short, moe = given.has("--recompute-activations"), given.has("--moe-layer-recompute")
     modules, method = given.words("--recompute-modules"), given.choice(("uniform", "block"), "--recompute-method")
@@ -255,7 +255,7 @@ def _recompute(given: Arguments, reading: Reading) -> None:
     return reading.take("remat", policy, "--recompute-modules")
 
 
-def _experts(given: Arguments, reading: Reading) -> None:
+def _experts(given: Arguments, reading: FileReading) -> None:
     if not reading.facts.get("num_routed_experts"):
         return
     kind = given.text("--moe-token-dispatcher-type")
@@ -274,7 +274,7 @@ def _experts(given: Arguments, reading: Reading) -> None:
         reading.take("shared_overlap", "on", "--moe-shared-expert-overlap")
 
 
-def _loss(given: Arguments, reading: Reading) -> None:
+def _loss(given: Arguments, reading: FileReading) -> None:
     if given.has("--no-rope-fusion"):
         reading.take("rope_fusion", "off", "--no-rope-fusion")
     fused, kind = given.has("--cross-entropy-loss-fusion"), given.text("--cross-entropy-fusion-impl") or "native"

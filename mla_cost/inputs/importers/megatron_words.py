@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mla_cost.errors import InputError
 from mla_cost.inputs.importers.arguments import Arguments
-from mla_cost.inputs.importers.imported import Foreign, Reading
+from mla_cost.inputs.importers.imported import FileReading, Foreign
 from mla_cost.inputs.importers.megatron import code_of, tell_rest
 from mla_cost.inputs.importers.megatron_model import read_model
 from mla_cost.inputs.importers.megatron_run import read_run
@@ -49,7 +49,7 @@ def as_arguments(fields: Mapping[str, Any], file: str) -> Arguments:
     return Arguments.of_mapping({key.replace("_", "-"): value for key, value in told.items()}, file)
 
 
-def read_config(foreign: Foreign, reading: Reading, given: Arguments, world: int | None) -> None:
+def read_config(foreign: Foreign, reading: FileReading, given: Arguments, world: int | None) -> None:
     """Model, where the fields state one, and run."""
     if "--hidden-size" in given.given:
         read_model(given, reading)

@@ -9,7 +9,7 @@ from mla_cost.declared.foreign import CONTEXT_PARALLEL_ALGORITHMS, HYBRID
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
 from mla_cost.inputs.importers.arguments import Arguments
-from mla_cost.inputs.importers.imported import Foreign, Format, Reading
+from mla_cost.inputs.importers.imported import FileReading, Foreign, Format
 from mla_cost.inputs.importers.megatron import OF_OWN_CODE, arguments_of, read_arguments, tell_rest, world_of
 
 SOURCE: Final = "Ascend/MindSpeed-LLM@c77308a1 "
@@ -45,7 +45,7 @@ def _recognises(foreign: Foreign) -> bool:
     return given is not None and any(flag in given.given for flag in _OWN)
 
 
-def _read(foreign: Foreign, reading: Reading) -> None:
+def _read(foreign: Foreign, reading: FileReading) -> None:
     given = arguments_of(foreign, _OWN)
     if given is None:
         raise InputError("no MindSpeed arguments were found", file=foreign.file)
@@ -60,7 +60,7 @@ def _read(foreign: Foreign, reading: Reading) -> None:
     tell_rest(foreign, reading, given, _NOT_PRICED)
 
 
-def _code(reading: Reading) -> None:
+def _code(reading: FileReading) -> None:
     """MindSpeed's own code where a profile of it is declared, else plain torch code."""
     reading.assume("device", [_DEVICE], "MindSpeed runs on Ascend; which device is not in the file")
     reading.drop(OF_OWN_CODE, "is Transformer Engine's and is not priced of MindSpeed")
@@ -70,7 +70,7 @@ def _code(reading: Reading) -> None:
         reading.ignore("MindSpeed's kernels", "plain torch code is priced (profile reference)", priced=True)
 
 
-def _exchange(given: Arguments, reading: Reading) -> None:
+def _exchange(given: Arguments, reading: FileReading) -> None:
     """MindSpeed's own word for what crosses context-parallel ranks."""
     flag = "--context-parallel-algo"
     word = given.text(flag)
@@ -96,7 +96,7 @@ def _empty_layers(given: Arguments) -> frozenset[int]:
     return frozenset(int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 5)
 
 
-def _uneven(reading: Reading, empty: frozenset[int]) -> None:
+def _uneven(reading: FileReading, empty: frozenset[int]) -> None:
     """A layout that says which stages hold fewer layers: those of the layers that do nothing."""
     reported, layers = reading.settings, reading.facts["num_layers"] + len(empty)
     parts = reported["pp"] * reported.pop("virtual_stages", 1)

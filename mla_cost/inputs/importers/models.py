@@ -9,7 +9,7 @@ from typing import Any, Final
 from mla_cost.declared import defaults
 from mla_cost.inputs import catalog
 from mla_cost.inputs.config import ModelConfig
-from mla_cost.inputs.importers.imported import Reading
+from mla_cost.inputs.importers.imported import FileReading
 
 # what runs of one model vary: stated as facts over the model's own
 _VARIES: Final = (
@@ -20,7 +20,7 @@ _VARIES: Final = (
 _SAME: Final = ("intermediate_size", "moe_intermediate_size", "num_shared_experts")
 
 
-def settle(reading: Reading) -> dict[str, Any] | None:
+def settle(reading: FileReading) -> dict[str, Any] | None:
     """Put the model into the settings; the model's own file where the catalogue has none like it."""
     if not reading.dims:
         return None
@@ -44,7 +44,7 @@ def settle(reading: Reading) -> dict[str, Any] | None:
     return None
 
 
-def as_file(reading: Reading) -> dict[str, Any]:
+def as_file(reading: FileReading) -> dict[str, Any]:
     """What the file states of its model, under the keys of a model's file."""
     name = Path(reading.file).stem or "imported"
     layers = reading.facts.get("num_layers")
@@ -53,7 +53,7 @@ def as_file(reading: Reading) -> dict[str, Any]:
     return {**reported, "sources": [reading.file], "verified": True, "verified_basis": "the file itself"}
 
 
-def _like(reading: Reading) -> ModelConfig | None:
+def _like(reading: FileReading) -> ModelConfig | None:
     """The model of the catalogue with these widths: one that the file names, else the one with fewest differences."""
     alike = [model for model in map(catalog.model, catalog.model_names()) if _same(model, reading)]
     if not alike:
@@ -81,7 +81,7 @@ def _named(model: ModelConfig, hints: str) -> bool:
     return any(catalog.normalised(name.rpartition("/")[2]) in words for name in names if name)
 
 
-def _same(model: ModelConfig, reading: Reading) -> bool:
+def _same(model: ModelConfig, reading: FileReading) -> bool:
     mixed = bool(reading.facts.get("num_routed_experts")) == bool(model.num_routed_experts)
     plain = model.indexer is None and model.mla_layer_indices is None and model.num_layers == model.num_mla_layers
     same = all(reading.facts[name] == _of(model, name) for name in _SAME if name in reading.facts)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mla_cost.declared.foreign import BRIDGE_SECTIONS
-from mla_cost.inputs.importers.imported import Foreign, Format, Reading
+from mla_cost.inputs.importers.imported import FileReading, Foreign, Format
 from mla_cost.inputs.importers.keys import name_model
 from mla_cost.inputs.importers.megatron_words import as_arguments, read_config
 
@@ -18,7 +18,7 @@ def _recognises(foreign: Foreign) -> bool:
     return isinstance(model, Mapping) and any(mark in model for mark in _MARKS)
 
 
-def _read(foreign: Foreign, reading: Reading) -> None:
+def _read(foreign: Foreign, reading: FileReading) -> None:
     data: Mapping[str, Any] = foreign.data or {}
     fields: dict[str, Any] = {}
     for section in reversed(BRIDGE_SECTIONS):

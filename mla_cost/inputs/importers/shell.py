@@ -59,7 +59,7 @@ def read(text: str, file: str) -> Script:
     return _Reader(text, file).script()
 
 
-class _Lines(io.StringIO):
+class _ShellLines(io.StringIO):
     """Text whose `readline` leaves the line break: shlex drops a comment with it, and the command would go on."""
 
     def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # typeshed: bytes above, text here
@@ -105,7 +105,7 @@ class _Reader:
         return "".join([*done, text[place:]])
 
     def _tokens(self) -> Iterator[tuple[int, str]]:
-        lines = _Lines(self.text)
+        lines = _ShellLines(self.text)
         lexer = shlex.shlex(lines, posix=True, punctuation_chars="".join(_BREAKS))
         lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, "#"
         line, place = 1, 0

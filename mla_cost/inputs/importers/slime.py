@@ -6,7 +6,7 @@ from typing import Final
 
 from mla_cost.errors import InputError
 from mla_cost.inputs.importers.arguments import Arguments
-from mla_cost.inputs.importers.imported import Foreign, Format, Reading
+from mla_cost.inputs.importers.imported import FileReading, Foreign, Format
 from mla_cost.inputs.importers.keys import name_model
 from mla_cost.inputs.importers.megatron import arguments_of, code_of, tell_rest, world_of
 from mla_cost.inputs.importers.megatron_model import read_model
@@ -21,7 +21,7 @@ def _recognises(foreign: Foreign) -> bool:
     return given is not None and sum(flag in given.given for flag in _OWN) >= 2
 
 
-def _read(foreign: Foreign, reading: Reading) -> None:
+def _read(foreign: Foreign, reading: FileReading) -> None:
     given = arguments_of(foreign, _OWN)
     if given is None:
         raise InputError("no slime arguments were found", file=foreign.file)
@@ -40,7 +40,7 @@ def _read(foreign: Foreign, reading: Reading) -> None:
     tell_rest(foreign, reading, given)
 
 
-def _length(given: Arguments, reading: Reading) -> None:
+def _length(given: Arguments, reading: FileReading) -> None:
     """Tokens of a micro-batch: what --max-tokens-per-gpu packs on each context-parallel rank, else a whole response."""
     packed, sp = given.number("--max-tokens-per-gpu"), given.number("--context-parallel-size") or 1
     response = given.number("--rollout-max-response-len")
@@ -52,7 +52,7 @@ def _length(given: Arguments, reading: Reading) -> None:
     given.given.setdefault("--micro-batch-size", ["1"])
 
 
-def _micro_batches(given: Arguments, reading: Reading) -> None:
+def _micro_batches(given: Arguments, reading: FileReading) -> None:
     """At most: as many as full responses of a step fill (--rollout-batch-size x samples over steps and data ranks)."""
     told, response = reading.settings, given.number("--rollout-max-response-len")
     prompts, steps = given.number("--rollout-batch-size"), given.number("--num-steps-per-rollout") or 1

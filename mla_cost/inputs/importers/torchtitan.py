@@ -7,7 +7,7 @@ from typing import Final
 from mla_cost.declared.foreign import FLAVORS, PLAIN, SCHEDULES, TRAINED
 from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
-from mla_cost.inputs.importers.imported import Foreign, Format, Reading
+from mla_cost.inputs.importers.imported import FileReading, Foreign, Format
 from mla_cost.inputs.importers.keys import Keys, fully_sharded, take_number, tell_rest
 
 _SOURCE: Final = "pytorch/torchtitan@e347b1e5 torchtitan/config/job_config.py:"
@@ -26,7 +26,7 @@ def _recognises(foreign: Foreign) -> bool:
     return foreign.file.lower().endswith(".toml") and "parallelism" in data and "training" in data
 
 
-def _read(foreign: Foreign, reading: Reading) -> None:
+def _read(foreign: Foreign, reading: FileReading) -> None:
     keys = Keys(foreign.data or {}, foreign.file)
     _model(keys, reading)
     reading.put("form", [TRAINED])
@@ -44,7 +44,7 @@ def _read(foreign: Foreign, reading: Reading) -> None:
     tell_rest(keys, reading, _PRICED)
 
 
-def _model(keys: Keys, reading: Reading) -> None:
+def _model(keys: Keys, reading: FileReading) -> None:
     name, flavor = (str(keys.get(f"model.{key}")) for key in ("name", "flavor"))
     if name != "deepseek_v3" or flavor not in FLAVORS:
         raise InputError(
@@ -56,7 +56,7 @@ def _model(keys: Keys, reading: Reading) -> None:
         reading.assume("mtp", 0, "torchtitan's model has no multi-token-prediction module", "models/deepseek_v3")
 
 
-def _data_ranks(keys: Keys, reading: Reading, dp: int | None) -> None:
+def _data_ranks(keys: Keys, reading: FileReading, dp: int | None) -> None:
     """Replicas times shards; -1 shards take what is left of the world, which the file does not state."""
     shards = keys.get("parallelism.data_parallel_shard_degree")
     replicas = keys.number("parallelism.data_parallel_replicate_degree") or 1
@@ -80,7 +80,7 @@ def _data_ranks(keys: Keys, reading: Reading, dp: int | None) -> None:
             reading.take("reshard", "off", "parallelism.fsdp_reshard_after_forward never")
 
 
-def _batch(keys: Keys, reading: Reading) -> None:
+def _batch(keys: Keys, reading: FileReading) -> None:
     """Gradients are added up over global_batch_size / (local_batch_size x data ranks) micro-batches."""
     total = keys.get("training.global_batch_size")
     each = reading.settings["micro_batch"] * reading.settings["dp"]
@@ -94,7 +94,7 @@ def _batch(keys: Keys, reading: Reading) -> None:
     return reading.take("micro_batches", total // each, "training.global_batch_size")
 
 
-def _recompute(keys: Keys, reading: Reading) -> None:
+def _recompute(keys: Keys, reading: FileReading) -> None:
     mode = keys.get("activation_checkpoint.mode")
     if mode in {"full", "none"}:
         return reading.take("remat", mode, "activation_checkpoint.mode")
@@ -103,7 +103,7 @@ def _recompute(keys: Keys, reading: Reading) -> None:
     return reading.ignore(said, "which ops it keeps is not priced; nothing recomputed is", priced=True)
 
 
-def _schedule(keys: Keys, reading: Reading) -> None:
+def _schedule(keys: Keys, reading: FileReading) -> None:
     given = keys.get("parallelism.pipeline_parallel_schedule")
     word = given if isinstance(given, str) else None
     if reading.settings["pp"] == 1:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from mla_cost.declared.foreign import TRAINED
 from mla_cost.errors import InputError
-from mla_cost.inputs.importers.imported import Foreign, Format, Reading
+from mla_cost.inputs.importers.imported import FileReading, Foreign, Format
 from mla_cost.inputs.importers.keys import Keys, fully_sharded, name_model
 from mla_cost.inputs.importers.megatron_words import as_arguments, read_config
 
@@ -25,7 +25,7 @@ def _words(foreign: Foreign) -> list[str]:
     return [word for words in (foreign.script.commands if foreign.script else ()) for word in words]
 
 
-def _read(foreign: Foreign, reading: Reading) -> None:
+def _read(foreign: Foreign, reading: FileReading) -> None:
     pairs = (word.lstrip("+").split("=", 1) for word in _words(foreign) if "=" in word and not word.startswith("-"))
     keys = Keys({key: _value(value) for key, value in pairs}, foreign.file)
     _model(keys, reading)
@@ -48,7 +48,7 @@ def _value(text: str) -> Any:
     return {"True": True, "true": True, "False": False, "false": False, "null": None}.get(word, word)
 
 
-def _model(keys: Keys, reading: Reading) -> None:
+def _model(keys: Keys, reading: FileReading) -> None:
     path = str(keys.get("actor_rollout_ref.model.path") or "")
     name_model(reading, path, f"actor_rollout_ref.model.path {path}")
 
@@ -70,7 +70,7 @@ def _batch(keys: Keys) -> int:
     return (keys.number(f"{_ACTOR}ppo_mini_batch_size") or 256) * (keys.number("actor_rollout_ref.rollout.n") or 1)
 
 
-def _of_megatron(keys: Keys, reading: Reading, foreign: Foreign, world: int | None) -> None:
+def _of_megatron(keys: Keys, reading: FileReading, foreign: Foreign, world: int | None) -> None:
     found = {key: keys.get(key) for key in keys.given if key.startswith(_MEGATRON)}
     fields = {key.removeprefix(_MEGATRON).removeprefix(_OVERRIDE): value for key, value in found.items()}
     for name in _OFFLOAD:
@@ -96,7 +96,7 @@ def _of_megatron(keys: Keys, reading: Reading, foreign: Foreign, world: int | No
         reading.assume("micro_batches", reading.settings["pp"], why)
 
 
-def _of_fsdp(keys: Keys, reading: Reading, world: int | None) -> None:
+def _of_fsdp(keys: Keys, reading: FileReading, world: int | None) -> None:
     """FSDP with Ulysses of so many ranks; strategy fsdp where no Megatron is named (config/engine/fsdp.yaml)."""
     sp = keys.number(f"{_ACTOR}ulysses_sequence_parallel_size") or 1
     if world is None or world % sp:
