@@ -119,7 +119,7 @@ def planned(base: str) -> Result:
 
 def figures(row: Result) -> tuple[Any, ...]:
     verdict = row.verdict and (row.verdict.status, row.verdict.required_bytes, row.verdict.usable_bytes)
-    return row.memory, row.communication, row.flops, verdict
+    return row.memory, row.communication, row.flops, row.time, verdict
 
 
 def priced_as(row: Result, field: str, value: Any) -> bool:
