@@ -20,7 +20,7 @@ from mla_cost.pricing.stage_work import communications, stage_flops
 from mla_cost.pricing.step_traffic import Totals
 from mla_cost.pricing.times import step_time
 from mla_cost.pricing.whole_model import StageCost, evaluated, parallel_of, reported, verdict, worst_of
-from mla_cost.results import Breakdown, Communication, Memory, PeakEvent, Result, Stage, Verdict
+from mla_cost.results import Breakdown, Communication, Memory, PeakEvent, Result, Stage, Time, Verdict
 
 
 def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
@@ -42,6 +42,11 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
     traffic = communications(model, costs, chosen)
     memory, sent = _memory(costs, worst, traffic), traffic[worst.stage]
     _require_exact(worst, traffic)
+
+    def timed(asked: PlanSettings) -> Time | None:
+        return step_time(model, device, asked, costs, traffic, _model_flops(costs, asked))
+
+    time = timed(chosen)
     return Result(
         device=device.name if device else None,
         scope=settings.scope,
@@ -61,8 +66,9 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
             *PROFILES[settings.profile].notes,
             *model_notes(model, settings, costs),
             *notes.notes(model, settings, point, device=device is not None),
+            *notes.of_times(chosen, time, timed),
         ),
-        time=step_time(model, device, chosen, costs, traffic, _model_flops(costs, chosen)),
+        time=time,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.layers import LAYERS
@@ -16,12 +16,14 @@ from mla_cost.language.program import Profile, parse
 from mla_cost.language.recompute import DISCARDING, POLICIES
 from mla_cost.pricing.key import form_of
 from mla_cost.pricing.resolve import Point
+from mla_cost.results import Time
 from mla_cost.weights.parameters import LayerKind, layer_kinds
 
 # of attention that runs op by op; a fused kernel is one call
 _OP_BY_OP = table.names(op_by_op=True)
 # what only a verdict compares
 _OF_VERDICTS = table.names(reads=table.VERDICTS)
+_OF_TIMES = table.names(group=table.TIME)
 
 
 def notes(model: ModelConfig, settings: PlanSettings, point: Point, *, device: bool = True) -> Iterator[str]:
@@ -46,6 +48,17 @@ def notes(model: ModelConfig, settings: PlanSettings, point: Point, *, device: b
     if profile.shardings and settings.sharding not in profile.shardings:
         own = " or ".join(profile.shardings)
         yield f"{_said(settings, 'sharding')} is priced as asked, but profile {profile.name} trains with {own} only"
+
+
+def of_times(settings: PlanSettings, time: Time | None, timed: Callable[[PlanSettings], Time | None]) -> Iterator[str]:
+    """What of times is stated and leaves them as they are. timed: the time with other settings."""
+    for name in _OF_TIMES:
+        if not _stated(settings, name):
+            continue
+        if time is None:
+            yield f"{_said(settings, name)}: no effect (no time is told: no device, or one without ceilings)"
+        elif timed(settings.model_copy(update={name: table.TABLE[name].default})) == time:
+            yield f"{_said(settings, name)}: no effect (times are the same without it)"
 
 
 def _beside_others(settings: PlanSettings) -> Iterator[str]:
@@ -112,6 +125,9 @@ def _attention(settings: PlanSettings, point: Point) -> Iterator[str]:
         wide = kernel.pads(form_of(key.form).shared_key)
         why = "V is as wide as Q and K already" if wide else f"kernel {kernel.name} takes V as wide as it is"
         yield f"{_said(settings, 'value_padding')}: no effect ({why})"
+    if _stated(settings, "sp_inside") and (settings.sp == 1 or not point.scheme.inside):
+        why = "sp 1: one rank has the whole sequence" if settings.sp == 1 else f"scheme {point.scheme.name} has none"
+        yield f"{_said(settings, 'sp_inside')}: no effect (groups inside groups: {why})"
     if settings.sp == 1 and settings.scheme not in {None, FORMS[point.form].scheme}:
         yield f"{_said(settings, 'scheme')}: no effect (sp 1: one rank has the whole sequence, and nothing moves)"
 

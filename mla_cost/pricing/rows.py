@@ -113,7 +113,9 @@ def _row(
 ) -> Result:
     found = numbers(model, device, settings, it)
     verdict = found.verdict
+    time = block_time(it, device, settings)
     notes = [*why, *_notes(it), *ignored.block_notes(settings, it.point, device=device is not None)]
+    notes += ignored.of_times(settings, time, lambda other: block_time(it, device, other))
     if device and verdict and verdict.status == "oom":
         notes.insert(0, verdicts.fused_way_out(model, device, it.point.form, settings))
     return found._replace(
@@ -121,7 +123,7 @@ def _row(
         memory=_memory(it, found.memory),
         compared_to_explicit=compare(it, baseline) if baseline is not None else (),
         notes=tuple(note for note in notes if note),
-        time=block_time(it, device, settings),
+        time=time,
     )
 
 

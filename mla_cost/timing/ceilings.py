@@ -27,11 +27,13 @@ DURATIONS: Final = frozenset(
         "attention_length_half",
     }
 )
-# the rate inside a node of each kind of collective, and of a dispatcher that is more than an all-to-all
+# The rate inside a node of each kind of collective, and of a dispatcher that is more than an all-to-all. Reductions to
+# one rank after another (DeepSpeed's buckets) are a reduce-scatter, taken apart.
 RATES: Final[Mapping[str, TimeFact]] = {
     "all_gather": "all_gather_share",
     "reduce_scatter": "reduce_scatter_share",
     "all_reduce": "all_reduce_share",
+    "reduce": "reduce_scatter_share",
     "all_to_all": "all_to_all_share",
     "point_to_point": "point_to_point_share",
     "dispatch": "dispatch_share",

@@ -79,7 +79,7 @@ def test_a_course_is_the_same_over_numbers_and_over_rows():
 
 
 def test_what_follows_is_the_same_for_numbers_and_arrays():
-    numbers = {"S": 4096, "P": 8, "t": 2, "n": 64, "r": 65, "E": 1, "T": 3}
+    numbers = {"S": 4096, "P": 8, "t": 2, "n": 64, "r": 65, "E": 1, "T": 3, "A": 4}
     found = follow(numbers, (*QUOTIENTS, *OTHERS))
     assert found == {
         "s": 512,
@@ -87,7 +87,11 @@ def test_what_follows_is_the_same_for_numbers_and_arrays():
         "l": 8,
         "r_half": 32,
         "s_half": 256,
+        "C": 2,
+        "l_in": 16,
         "P_others": 7,
+        "C_others": 1,
+        "A_others": 3,
         "other_tp_ranks": 1,
         "other_expert_ranks": 0,
         "other_etp_ranks": 2,

@@ -28,6 +28,7 @@ VALUES: dict[str, list[Any]] = {
     "seq_len": [4096],
     "micro_batch": [2],
     "sp": [2],
+    "sp_inside": [2],
     "tp": [2],
     "pp": [2],
     "ep": [2],
@@ -72,10 +73,22 @@ VALUES: dict[str, list[Any]] = {
     "shared_overlap": ["on"],
     "rope_fusion": ["off"],
     "cross_entropy": ["no-upcast", "in-place", "native-fused", "fused", "chunked", "te-in-place", "te-fp32"],
+    "moe_style": ["torchtitan", "transformers"],
     "loss_chunks": [3],
     "other_memory": [2**30],
     "reserve": [{"runtime context": 2**31}],
     "fragmentation_percent": [7],
+    "devices_per_node": [4],
+    "axis_order": ["tp-cp-dp-ep-pp"],
+    "graphs": ["on"],
+    "launch_floor": [0],
+    "tp_overlap": ["on"],
+    "expert_overlap": ["on"],
+    "gradient_overlap": ["on"],
+    "gather_overlap": ["on"],
+    "p2p_overlap": ["on"],
+    "tokens": [10**12],
+    "price": ["2.10"],
     "dims": [{"v_head_dim": 64}],
     "facts": [{"num_experts_per_token": 4}, {"other_layer_bytes": 5}],
 }
@@ -106,7 +119,7 @@ def planned(base: str) -> Result:
 
 def figures(row: Result) -> tuple[Any, ...]:
     verdict = row.verdict and (row.verdict.status, row.verdict.required_bytes, row.verdict.usable_bytes)
-    return row.memory, row.communication, row.flops, verdict
+    return row.memory, row.communication, row.flops, row.time, verdict
 
 
 def priced_as(row: Result, field: str, value: Any) -> bool:

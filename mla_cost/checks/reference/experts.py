@@ -520,11 +520,17 @@ class Experts(nn.Module):
         """`[u b h]` -> `[u b h]`."""
         logits = self.router(h)
         weights, chosen = router(logits, self.per_token)
-        out = self.routed(permute(h, chosen), chosen)
-        return unpermute(out, weights, chosen)
+        out, names = self.named(permute(h, chosen), chosen)
+        mixed = unpermute(out, weights, chosen)
+        del names  # the page's `experts` is one function: its names stay to its end
+        return mixed
 
     def routed(self, rows: Tensor, chosen: Tensor) -> Tensor:
         """Rows `[u b K h]` in the order of their experts, through the experts and back to this rank."""
+        return self.named(rows, chosen)[0]
+
+    def named(self, rows: Tensor, chosen: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The same, and what else stands in a name when they are back: the rows here and the first product."""
         routing, sent = route(chosen, self.experts, self.ep, self.etp), rows.shape
         if self.ep:
             rows = to_experts(rows, routing, self.ep)
@@ -542,7 +548,7 @@ class Experts(nn.Module):
             out = scatter_rows(out, routing, reached, self.etp)
         if self.ep:
             out = from_experts(out, routing, sent, self.ep)
-        return out
+        return out, (rows, gate_up)
 
 
 class TitanExperts(Experts):
