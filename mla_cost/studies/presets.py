@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from mla_cost import api
 from mla_cost.inputs import catalog, plan_files
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.results import Result
+from mla_cost.results import Answer, Result
 
 OPENS: Final = "# -- verdicts, written by `python -m mla_cost.studies.presets`"
 CLOSES: Final = "# -- end of verdicts"
@@ -44,7 +44,16 @@ def _plan(name: str) -> ReadyPlan:
 
 def verdicts(name: str) -> str:
     """The lines that the file of a ready plan carries: every form's verdict, and the smallest change that fits."""
-    answer = api.with_levers(plan_files.settings(catalog.plan_path(name), {}, {}, {}))
+    return written(answered(name))
+
+
+def answered(name: str) -> Answer:
+    """A ready plan with its levers."""
+    return api.with_levers(plan_files.settings(catalog.plan_path(name), {}, {}, {}))
+
+
+def written(answer: Answer) -> str:
+    """The lines that say it."""
     return "\n".join([OPENS, *(line for row in answer.results for line in _lines(row)), CLOSES]) + "\n"
 
 

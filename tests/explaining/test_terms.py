@@ -13,6 +13,7 @@ from mla_cost.cli import main
 from mla_cost.errors import InputError
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.results import Result
+from tests.choosing import EXHAUSTIVE
 
 
 def usual(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,8 +105,10 @@ def test_items_of_a_block_add_up(question):
 def test_items_of_every_stage_add_up(question):
     settings = settings_of(question)
     rows = priced(settings)
-    for stage in sorted({0, settings.pp // 2, settings.pp - 1}):
-        for term, field in STAGE.items():
+    stages = sorted({0, settings.pp // 2, settings.pp - 1})
+    for at, (term, field) in enumerate(STAGE.items()):
+        # An everyday run asks each term of one stage: every stage is asked, and every term.
+        for stage in stages if EXHAUSTIVE else [stages[at % len(stages)]]:
             expected = [getattr(row.memory.stages[stage], field) for row in rows if row.memory.stages]
             assert totals(settings, term, stage) == expected, (term, stage)
 
