@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from mla_cost import api
 from mla_cost.inputs import catalog, plan_files
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.results import Answer, Result
+from mla_cost.results import Result
 
 OPENS: Final = "# -- verdicts, written by `python -m mla_cost.studies.presets`"
 CLOSES: Final = "# -- end of verdicts"
@@ -47,12 +47,12 @@ def verdicts(name: str) -> str:
     return written(answered(name))
 
 
-def answered(name: str) -> Answer:
+def answered(name: str) -> api.Answer:
     """A ready plan with its levers."""
     return api.with_levers(plan_files.settings(catalog.plan_path(name), {}, {}, {}))
 
 
-def written(answer: Answer) -> str:
+def written(answer: api.Answer) -> str:
     """The lines that say it."""
     return "\n".join([OPENS, *(line for row in answer.results for line in _lines(row)), CLOSES]) + "\n"
 
