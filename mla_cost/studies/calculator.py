@@ -178,7 +178,15 @@ def _workspace(point: Point, call: Any) -> str:
 
 def _refused(form: str) -> str:
     """The first requirement of the form's scheme that does not hold, as a function of the values: its message or ''."""
-    sizes = sizes_asked({"S": Js("v.seq_len"), "P": Js("v.sp"), "n": Js("v.heads")})
+    names = {
+        "S": "seq_len",
+        "P": "sp",
+        "n": "heads",
+        "k": "qk_nope_head_dim",
+        "r": "qk_rope_head_dim",
+        "v": "v_head_dim",
+    }
+    sizes = sizes_asked({symbol: Js(f"v.{name}") for symbol, name in names.items()})
     words = {"sp": "${v.sp}", "heads": "${v.heads}", "seq_len": "${v.seq_len}", "sp_inside": "1"}
     text = "''"
     for need in reversed(scheme_of(form, None).requires):

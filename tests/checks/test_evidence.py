@@ -423,6 +423,7 @@ def run(capsys, *arguments):
 
 def test_command_prints_counts_first(capsys, replayed, monkeypatch):
     monkeypatch.setattr("mla_cost.checks.evidence.evidence", lambda _executor, _watch: replayed)
+    monkeypatch.delenv("COLUMNS", raising=False)  # whoever starts the tests may have set it
     code, out = run(capsys)
     assert code == 0
     counts = replayed.counts

@@ -669,7 +669,7 @@ def test_a_real_process_ends_as_it_should():
         ("plan --set sp=2 --set sp=4", "--set sp", "given twice"),
         ("explain laga --layer moe", "--layer", "--program"),
         ("evidence --no-notes --format json", "--no-notes", "--format json"),
-        ("plan --other-memory 20", "other_memory", "needs a unit, as 20GiB; bytes are 20B"),
+        ("plan --other-memory 20", "other_memory", "'20' has no unit; allowed: 20GiB, 20MiB or 20B"),
         ("plan --price abc", "price", "must be a price of a device-hour such as 2.10"),
         ("cache --device ''", "device", "unknown device"),
         ("evidence --quiet --format json", "--quiet", "--format json"),
