@@ -81,6 +81,16 @@ class AttentionDims(BaseModel):
     qk_rope_head_dim: RopeWidth
     v_head_dim: Width
 
+    @property
+    def qk_head_dim(self) -> int:
+        """The width of a head's query and key: without and with rotation."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def kv_head_dim(self) -> int:
+        """The widths of a head's key and value together."""
+        return self.qk_head_dim + self.v_head_dim
+
 
 class ModelConfig(BaseModel):
     """One model: the dims of its MLA block and the published facts that pricing the whole model needs.
@@ -338,6 +348,11 @@ class DeviceConfig(BaseModel):
             return self.framework_visible_bytes
         said = "the runtime's total: what torch shows was not found for this device and is a little less"
         return self.runtime_total_bytes.model_copy(update={"verified": False, "note": said})
+
+    @property
+    def linked_devices(self) -> int:
+        """Devices that share the fast links: of a node, or of a wider domain where the device has one."""
+        return self.further.get("devices_per_nvlink_domain", self.devices_per_node).integer
 
     def facts(self) -> dict[str, Fact | ReserveItem]:
         """Every sourced figure by its name: the fields of this class, then `further.*`, `time.*` and `reserve.*`."""

@@ -27,7 +27,6 @@ _FAMILIES: Final = (("NPU out of memory", "ascend"), ("HIP out of memory", "rocm
 # get_allocation_size of both allocators: at most 1 MiB comes from a buffer of 2, below 10 MiB from one of 20, the
 # rest in multiples of 2
 _SMALL, _SMALL_BUFFER, _LARGE, _LARGE_BUFFER, _STEP = 2**20, 2 * 2**20, 10 * 2**20, 20 * 2**20, 2 * 2**20
-MOST_TEXT: Final = 2**20
 
 
 class OutOfMemory(NamedTuple):

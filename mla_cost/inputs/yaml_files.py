@@ -13,6 +13,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -94,24 +95,31 @@ def read_text(file: str) -> str:
     return text
 
 
-def _read_bytes(file: str) -> bytes:
-    """The size and the kind are looked at before the file is opened: no pipe is waited for, no huge file read."""
+@contextmanager
+def _regular(file: str) -> Iterator[os.stat_result]:
+    """What a regular file is, looked at before it is opened: no pipe is waited for. Failures of the system are told."""
     try:
         status = Path(file).stat()
         if stat.S_ISDIR(status.st_mode):
             raise InputError("this is a directory; name the file in it", file=file)
         if not stat.S_ISREG(status.st_mode):
             raise InputError("not a regular file", file=file)
-        if status.st_size > MAX_FILE_BYTES:
-            raise _too_large(status.st_size, file)
-        with Path(file).open("rb") as stream:
-            return stream.read(MAX_FILE_BYTES + 1)
+        yield status
     except FileNotFoundError:
         raise InputError("no such file", file=file) from None
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"cannot be read ({getattr(error, 'strerror', None) or error})", file=file) from None
+
+
+def _read_bytes(file: str) -> bytes:
+    """All of a file, whose size is looked at before it is opened."""
+    with _regular(file) as status:
+        if status.st_size > MAX_FILE_BYTES:
+            raise _too_large(status.st_size, file)
+        with Path(file).open("rb") as stream:
+            return stream.read(MAX_FILE_BYTES + 1)
 
 
 _LOG_BYTES: Final = 2**24
@@ -124,19 +132,9 @@ def read_log(file: str) -> str:
         InputError: no regular file that can be read.
 
     """
-    try:
-        status = Path(file).stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError("not a regular file", file=file)
-        with Path(file).open("rb") as stream:
-            stream.seek(max(0, status.st_size - _LOG_BYTES))
-            return stream.read(_LOG_BYTES).decode("utf-8", errors="replace")
-    except FileNotFoundError:
-        raise InputError("no such file", file=file) from None
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"cannot be read ({getattr(error, 'strerror', None) or error})", file=file) from None
+    with _regular(file) as status, Path(file).open("rb") as stream:
+        stream.seek(max(0, status.st_size - _LOG_BYTES))
+        return stream.read(_LOG_BYTES).decode("utf-8", errors="replace")
 
 
 def _too_large(size: int, file: str) -> InputError:

@@ -87,21 +87,21 @@ def of_model(model: ModelConfig, dtype: str = "bf16", form: str = "") -> Cache:
     return Cache(model.name, model.title, dtype, (latent, *_index_keys(model, dtype)), basis, source)
 
 
-def _layers(model: ModelConfig) -> int:
+def cached_layers(model: ModelConfig) -> int:
+    """Layers that keep a cache of latents, or of keys and values."""
     return model.num_mla_layers or model.num_layers or 1
 
 
 def _latent(model: ModelConfig, dtype: str) -> Entry:
     rank, rope = model.dims.kv_lora_rank, model.dims.qk_rope_head_dim
     latent = 2 * rank if dtype == "bf16" else rank + 4 * ceil_divide(rank, FP8_BLOCK)
-    return Entry(f"latent of {rank} and rotated key of {rope}", _layers(model), 1, latent + 2 * rope)
+    return Entry(f"latent of {rank} and rotated key of {rope}", cached_layers(model), 1, latent + 2 * rope)
 
 
 def _expanded(model: ModelConfig, dtype: str) -> Entry:
     dims = model.dims
-    width = dims.qk_nope_head_dim + dims.qk_rope_head_dim + dims.v_head_dim
-    size = dims.heads * width * (2 if dtype == "bf16" else 1)
-    return Entry(f"keys and values of {dims.heads} heads", _layers(model), 1, size, dims.heads)
+    size = dims.heads * dims.kv_head_dim * (2 if dtype == "bf16" else 1)
+    return Entry(f"keys and values of {dims.heads} heads", cached_layers(model), 1, size, dims.heads)
 
 
 def _index_keys(model: ModelConfig, dtype: str) -> Iterator[Entry]:
@@ -109,7 +109,7 @@ def _index_keys(model: ModelConfig, dtype: str) -> Iterator[Entry]:
         return
     width, pooled = model.indexer["index_head_dim"], model.indexer.get("index_kpool", 1)
     own = model.indexer_layer_indices
-    layers = len(own) if own is not None else _layers(model)
+    layers = len(own) if own is not None else cached_layers(model)
     yield Entry("index key", layers, pooled, 2 * width if dtype == "bf16" else width + 4)
 
 

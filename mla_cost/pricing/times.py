@@ -11,7 +11,6 @@ from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from mla_cost.declared.profiles import PROFILES
-from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import Evaluation
@@ -20,17 +19,16 @@ from mla_cost.language.schedule import PassKind, ScheduledPass
 from mla_cost.mesh.schedule import schedule_of, size_of
 from mla_cost.pricing.block import BlockFigures
 from mla_cost.pricing.stage import ChunkCost
-from mla_cost.pricing.step_traffic import hidden_states
+from mla_cost.pricing.step_traffic import PHASES, hidden_states
 from mla_cost.pricing.whole_model import StageCost, parallel_of
 from mla_cost.results import Communication, Seconds, Time, TimePart
 from mla_cost.timing import rules, step
 from mla_cost.timing.ceilings import ENDS, Ceilings, ceilings, has_ceilings
 from mla_cost.timing.placement import placement
-from mla_cost.timing.work import LinkTraffic, PhaseTime, WorkAccount, group_of, timed, work_of
+from mla_cost.timing.work import LinkTraffic, PhaseTime, WorkAccount, sent_by_link, timed, work_of
 
+MIDDLE: Final = ENDS.index("middle")
 HIDES: Final = {"tp": "tp_overlap", "ep": "expert_overlap"}  # axes whose exchanges a pass can hide under its own work
-# what a pass goes through: what backward makes again belongs to it
-PASSES: Final = {"forward": ("forward",), "backward": ("recompute", "backward")}
 NAMES: Final = {
     "gemm": "products",
     "grouped_gemm": "expert products",
@@ -119,7 +117,7 @@ def passed(parts: Sequence[Mapping[str, PhaseTime]], way: str, how: Pricing, mor
     device: dict[str, float] = {"elementwise": more} if more else {}
     links: dict[str, float] = {}
     launches = 0
-    for phase in (part[name] for part in parts for name in PASSES[way]):
+    for phase in (part[name] for part in parts for name in PHASES[way]):
         launches += phase.launches
         for into, amounts in ((device, phase.device), (links, phase.links)):
             for name, seconds in amounts.items():
@@ -138,11 +136,11 @@ def block_time(it: BlockFigures, device: DeviceConfig | None, settings: PlanSett
     """Forward and backward of equal blocks; None without a device, or ceilings of it."""
     if device is None or not has_ceilings(device):
         return None
-    found = [_block(it, pricing(device, settings, end)) for end in ENDS]
-    slow, (forward, backward), fast = found
+    hows = [pricing(device, settings, end) for end in ENDS]
+    slow, (forward, backward), fast = [_block(it, how) for how in hows]
     ways = [(one.seconds, two.seconds) for one, two in (fast, (forward, backward), slow)]
     both = [forward, backward]
-    on = pricing(device, settings, "middle")
+    on = hows[MIDDLE]
     sent = _sent_by_link([it.at], it.layers, on)
     return Time(
         total=_band([sum(way) for way in ways]),
@@ -160,7 +158,7 @@ def block_time(it: BlockFigures, device: DeviceConfig | None, settings: PlanSett
 
 def _block(it: BlockFigures, how: Pricing) -> tuple[TimedPass, TimedPass]:
     times = program_times(it.at, how)
-    one, two = (_times(passed([times], way, how), it.layers) for way in PASSES)
+    one, two = (_times(passed([times], way, how), it.layers) for way in PHASES)
     return one, two
 
 
@@ -208,12 +206,8 @@ def _bound(ways: Sequence[TimedPass]) -> str:
 
 def _sent_by_link(programs: Sequence[Evaluation], times: int, how: Pricing) -> rules.SentByLink:
     """Wire bytes of programs by the class of their links."""
-    inside = between = 0.0
-    for at in programs:
-        account = at.account
-        for called, (_, wire) in zip(account.timeline.collectives, account.payloads, strict=True):
-            amounts = rules.sent(called.kind, at.sizes[wire], group_of(called, at.values, how.by.lie))
-            inside, between = inside + times * amounts.inside, between + times * amounts.between
+    each = [sent_by_link(at, how.by.lie) for at in programs]
+    inside, between = (times * sum(one[at] for one in each) for at in range(2))
     return rules.SentByLink(round(inside), round(between))
 
 
@@ -266,8 +260,9 @@ def step_time(
     if device is None or not has_ceilings(device):
         return None
     chosen = model.num_experts_per_token or 1
-    ends = [one_step(model, settings, costs, traffic, pricing(device, settings, end, chosen)) for end in ENDS]
-    return _told(settings, costs, ends, pricing(device, settings, "middle", chosen), model_flops)
+    hows = [pricing(device, settings, end, chosen) for end in ENDS]
+    ends = [one_step(model, settings, costs, traffic, how) for how in hows]
+    return _told(settings, costs, ends, hows[MIDDLE], model_flops)
 
 
 def _told(
@@ -330,19 +325,7 @@ def _training(
         return None, None, None
     whole = settings.tokens / trained * seconds
     hours = whole / 3600 * world
-    return whole / 86400, hours, _price(settings.price, hours)
-
-
-def _price(price: str | None, hours: float) -> float | None:
-    if price is None:
-        return None
-    try:
-        amount = float(price)
-    except ValueError:
-        amount = -1.0
-    if not 0 <= amount <= 1e9:
-        raise InputError("not a price of a device-hour", field="price", value=price, allowed="a number such as 2.10")
-    return amount * hours
+    return whole / 86400, hours, None if settings.price is None else hours * float(settings.price)
 
 
 def _notes(ways: Sequence[TimedPass]) -> Iterator[str]:

@@ -130,7 +130,7 @@ def _points(model: ModelConfig) -> Iterator[tuple[str, Point]]:
     either, dims = (False, True), model.dims
     for (form, kernel), many, heads, batch, wide in product(product(FORMS, KERNELS), either, either, either, either):
         sp = 1 + many
-        width = dims.qk_nope_head_dim + dims.qk_rope_head_dim
+        width = dims.qk_head_dim
         changed = {"heads": sp * (1 + heads), "v_head_dim": width if wide else max(1, width // 2)}
         settings = PlanSettings(
             scope="attention", form=(form,), kernel=kernel, seq_len=4 * sp, sp=sp, micro_batch=1 + batch

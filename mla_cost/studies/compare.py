@@ -15,8 +15,11 @@ from mla_cost.inputs.settings import PlanSettings, is_stated
 from mla_cost.language.program import Pair, Scheme
 from mla_cost.pricing import automatic
 from mla_cost.pricing.block import BlockFigures, figures
-from mla_cost.pricing.nodes import Near, near
 from mla_cost.pricing.resolve import Illegal, named, resolve
+from mla_cost.pricing.step_traffic import PHASES
+from mla_cost.timing.placement import placement
+from mla_cost.timing.rules import SentByLink
+from mla_cost.timing.work import sent_by_link
 
 _NODE: Final = 8  # devices of a node where no device is named
 
@@ -32,8 +35,8 @@ class Row(NamedTuple):
     kernel: str
     saved_bytes: int | None = None
     peak_bytes: int | None = None
-    forward: Near | None = None
-    backward: Near | None = None
+    forward: SentByLink | None = None
+    backward: SentByLink | None = None
     balance: Fraction | None = None
     basis: str = ""
     best: bool = False
@@ -44,7 +47,7 @@ class Row(NamedTuple):
         """What less of is better."""
         if self.saved_bytes is None or self.peak_bytes is None or self.forward is None or self.backward is None:
             raise ValueError("a row without a program has no merits")
-        sent = self.forward.all + self.backward.all, self.forward.between + self.backward.between
+        sent = self.forward.both + self.backward.both, self.forward.between + self.backward.between
         return self.saved_bytes, self.peak_bytes, *sent
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,7 +56,7 @@ class Row(NamedTuple):
         near = {name: each._asdict() if each else None for name, each in self._sent()}
         return {**self._asdict(), **near, "balance": balance}
 
-    def _sent(self) -> tuple[tuple[str, Near | None], ...]:
+    def _sent(self) -> tuple[tuple[str, SentByLink | None], ...]:
         return ("forward", self.forward), ("backward", self.backward)
 
 
@@ -92,7 +95,7 @@ def compare(settings: PlanSettings, schemes: Sequence[str] = ()) -> Comparison:
     chosen = wanted or [scheme for scheme in SCHEMES.values() if scheme.basis != "inferred"]
     model = catalog.changed(catalog.model(settings.model), settings.dims, settings.facts)
     device = catalog.device(settings.device[0]) if settings.device else None
-    node = device.devices_per_node.integer if device else _NODE
+    node = settings.devices_per_node or (device.linked_devices if device else _NODE)
     found = [_row(model, device, settings, name, scheme, node) for name, scheme in _pairs(settings.form, chosen)]
     rows = sorted((row for row in found if not row.why), key=lambda row: (row.merits[2], row.merits))
     marked = tuple(row._replace(best=_unbeaten(row, rows)) for row in rows)
@@ -148,7 +151,9 @@ def _kernels(model: ModelConfig, device: DeviceConfig | None, form: str, setting
 
 
 def _priced(it: BlockFigures, form: str, scheme: Scheme, settings: PlanSettings, node: int) -> Row:
-    forward, backward = (near(it.at, phase, node, settings.tp) for phase in ("forward", "backward"))
+    lie = placement(settings, settings.axis_order, node)
+    found = (sent_by_link(it.at, lie, PHASES[way], "sp") for way in ("forward", "backward"))
+    forward, backward = (SentByLink(round(sent.inside), round(sent.between)) for sent in found)
     return Row(
         form=form,
         scheme=scheme.name,

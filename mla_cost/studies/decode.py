@@ -109,22 +109,20 @@ def _cached(model: ModelConfig, form: str, dtype: str, context: int, ranks: int,
     if scan is None:
         return Fraction(every.of_sequence(context, ranks))
     dims = model.dims
-    layers = model.num_mla_layers or model.num_layers or 1
+    layers = kv_cache.cached_layers(model)
     if form_of(form).shared_key:  # the value is a part of the key, which the scan and the residual give
         return scan.read(dims.kv_lora_rank + dims.qk_rope_head_dim, 0) * context * layers
     heads = ceil_divide(dims.heads, ranks)
-    one = scan.read(dims.qk_nope_head_dim + dims.qk_rope_head_dim, 2 * dims.v_head_dim)
+    one = scan.read(dims.qk_head_dim, 2 * dims.v_head_dim)
     return one * heads * context * layers
 
 
 def _flops(model: ModelConfig, form: str, context: int) -> int:
     """Products of attention of one new token with all before, in all layers: multiply-add is 2."""
     dims = model.dims
-    if form_of(form).shared_key:
-        width = 2 * dims.kv_lora_rank + dims.qk_rope_head_dim
-    else:
-        width = dims.qk_nope_head_dim + dims.qk_rope_head_dim + dims.v_head_dim
-    return 2 * dims.heads * width * context * (model.num_mla_layers or model.num_layers or 1)
+    latent = 2 * dims.kv_lora_rank + dims.qk_rope_head_dim
+    width = latent if form_of(form).shared_key else dims.kv_head_dim
+    return 2 * dims.heads * width * context * kv_cache.cached_layers(model)
 
 
 def _met(model: ModelConfig, batch: int) -> int:

@@ -161,7 +161,7 @@ def documents(
     pairs = sum(length * (length + 1) // 2 for length in given)
     whole = sum(given) * (sum(given) + 1) // 2
     dims = own.dims
-    each = 2 * dims.heads * (dims.qk_nope_head_dim + dims.qk_rope_head_dim + dims.v_head_dim)
+    each = 2 * dims.heads * dims.kv_head_dim
     return Pack(own.name, given, sp, each * pairs, each * whole, rows)
 
 
@@ -194,5 +194,5 @@ def _by_length(packing: Packing, lengths: tuple[int, ...], sp: int, limit: int, 
 def _bytes(tokens: int, model: ModelConfig) -> tuple[int, int]:
     """Bytes of so many tokens: keys and values of all heads, and latents with the rotated key."""
     dims = model.dims
-    expanded = dims.heads * (dims.qk_nope_head_dim + dims.qk_rope_head_dim + dims.v_head_dim)
+    expanded = dims.heads * dims.kv_head_dim
     return tokens * expanded * _BYTES, tokens * (dims.kv_lora_rank + dims.qk_rope_head_dim) * _BYTES

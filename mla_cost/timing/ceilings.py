@@ -104,7 +104,6 @@ def ceilings(device: DeviceConfig, end: End = "middle", nodes_of: int | None = N
 def _made(device: DeviceConfig, end: End) -> Ceilings:
     at = _CeilingReader(device, end)
     inside = float(_number(device.intra_node_gb_s)) * 1e9
-    domain = device.further.get("devices_per_nvlink_domain", device.devices_per_node)
     peak = float(_number(device.peak_bf16_dense_tflops)) * 1e12
     link = device.further.get("link_gb_s")
     return Ceilings(
@@ -135,7 +134,7 @@ def _made(device: DeviceConfig, end: End) -> Ceilings:
         mesh=float(_number(device.devices_per_node)) - 1 if link is not None else 0.0,
         network=float(_number(device.inter_node_gb_s)) * 1e9 * at("network_share"),
         network_latency=at("network_latency_us") * MICRO,
-        domain=int(_number(domain)),
+        domain=device.linked_devices,
         staged=device.family == "ascend",
         estimated=tuple(name for name, fact in device.time.items() if not fact.verified),
     )

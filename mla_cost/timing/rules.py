@@ -107,6 +107,11 @@ class SentByLink(NamedTuple):
     inside: Any
     between: Any
 
+    @property
+    def both(self) -> Any:
+        """All of it."""
+        return self.inside + self.between
+
 
 class Crossing(NamedTuple):
     """How a group lies on nodes. ranks: of the group; local: of them in a node."""
@@ -129,12 +134,12 @@ def sent(kind: str, wire: Any, group: Crossing, once_per_node: Any = 1.0) -> Sen
     """
     others = maximum(group.ranks - 1, 1)
     if kind == "all_to_all":
-        between = wire * ((group.ranks - group.local) / others)
+        between = wire * (group.ranks - group.local) / others
         return SentByLink(wire - between, between * once_per_node)
     if kind == "point_to_point":
         far = where(group.nodes > 1, 1.0, 0.0)
         return SentByLink(wire * (1.0 - far), wire * far)
-    between = wire * ((group.nodes - 1) / others)
+    between = wire * (group.nodes - 1) / others
     return SentByLink(wire - between, between)
 
 

@@ -5,12 +5,13 @@ The amounts are polynomials; whoever asks puts numbers or arrays in and hands th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import PROGRAMS, Collective, Timeline
-from mla_cost.language.polynomial import ONE, Polynomial, total
+from mla_cost.language.polynomial import Polynomial, total
 from mla_cost.language.timeline import KernelRun
 from mla_cost.timing import rules
 from mla_cost.timing.ceilings import Ceilings
@@ -138,6 +139,19 @@ def group_of(called: Collective, values: Mapping[str, Any], lie: Placement) -> r
     return lie.of(called.axis, values[called.ranks], apart)
 
 
+def sent_by_link(
+    at: Evaluation, lie: Placement, phases: Container[str] = PHASES, axis: str | None = None
+) -> rules.SentByLink:
+    """Wire bytes of a program by the class of their links, in these phases. axis: over this one alone."""
+    found = rules.SentByLink(0, 0)
+    account = at.account
+    for called, (_, wire) in zip(account.timeline.collectives, account.payloads, strict=True):
+        if called.phase in phases and axis in {None, called.axis}:
+            one = rules.sent(called.kind, at.sizes[wire], group_of(called, at.values, lie))
+            found = rules.SentByLink(found.inside + one.inside, found.between + one.between)
+    return found
+
+
 def sending_seconds(
     sending: Sending, amounts: Sequence[Any], on: Ceilings, values: Mapping[str, Any], by: LinkTraffic
 ) -> Any:
@@ -164,16 +178,6 @@ class PhaseTime(NamedTuple):
     links: Mapping[str, Any]
     launches: Any
 
-    @property
-    def computing(self) -> Any:
-        """On the device itself."""
-        return sum(self.device.values())
-
-    @property
-    def sending(self) -> Any:
-        """In collectives, were none hidden."""
-        return sum(self.links.values())
-
 
 def timed(
     account: WorkAccount, amounts: Sequence[Any], on: Ceilings, causal: bool, values: Mapping[str, Any], by: LinkTraffic
@@ -191,8 +195,3 @@ def timed(
         over[sending.called.axis] = over.get(sending.called.axis, 0.0) + seconds
         launches[sending.phase] = launches[sending.phase] + 1
     return {phase: PhaseTime(device[phase], links[phase], launches[phase]) for phase in PHASES}
-
-
-def evaluated(account: WorkAccount, values: Mapping[str, Any]) -> list[Any]:
-    """The amounts of an account at a point."""
-    return [1 if amount is ONE else amount.at(values) for amount in account.polynomials]

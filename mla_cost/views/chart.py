@@ -11,9 +11,8 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from mla_cost.results import Communication, Result, Stage
-from mla_cost.views.memory import DrawnTimeline
+from mla_cost.views.memory import GIB, DrawnTimeline
 
-GIB: Final = 2**30
 WIDTH: Final = 960
 LEFT: Final = 64
 RIGHT: Final = 14

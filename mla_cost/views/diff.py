@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from mla_cost.views.units import readable
+
 _SHOWN: Final = 12
 _LABELS: Final = {
     "memory.allocated_peak_bytes": "allocated peak", "memory.peak_bytes": "peak", "memory.saved_bytes": "saved",
@@ -69,16 +71,9 @@ def _figures(each: Mapping[str, Any]) -> tuple[str, ...]:
         return (_value(first), _value(second), "")
     known = first is not None and second is not None
     flops = "flops" in str(each.get("name", ""))
-    delta = (f"{second - first:+,}" if flops else _bytes(second - first, sign=True)) if known else ""
-    told = tuple("-" if one is None else f"{one:,}" if flops else _bytes(one) for one in (first, second))
+    delta = (f"{second - first:+,}" if flops else readable(second - first, sign=True)) if known else ""
+    told = tuple("-" if one is None else f"{one:,}" if flops else readable(one) for one in (first, second))
     return (*told, delta)
-
-
-def _bytes(amount: int, *, sign: bool = False) -> str:
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(amount) >= scale:
-            return f"{amount / scale:{'+' if sign else ''},.2f} {unit}"
-    return f"{amount:{'+' if sign else ''},} B"
 
 
 def _value(value: Any) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from mla_cost.views.units import readable
+
 _SHOWN: Final = 8
 
 
@@ -15,18 +17,18 @@ def text(found: Mapping[str, Any]) -> str:
 
 def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     error = found["error"]
-    short, free = found["short_bytes"], size(error["free"])
-    missing = f"{size(short)} more than was free" if short else f"{free} was free, in no piece of that size"
-    yield f"Tried to allocate {size(error['tried'])} on {found['device']}; {missing}"
+    short, free = found["short_bytes"], readable(error["free"])
+    missing = f"{readable(short)} more than was free" if short else f"{free} was free, in no piece of that size"
+    yield f"Tried to allocate {readable(error['tried'])} on {found['device']}; {missing}"
     yield ""
     width = max(map(len, found["parts"]))
     for name, amount in found["parts"].items():
-        yield f"  {name:<{width}}  {size(amount):>12}"
-    yield f"  {'total':<{width}}  {size(error['total']):>12}"
+        yield f"  {name:<{width}}  {readable(amount):>12}"
+    yield f"  {'total':<{width}}  {readable(error['total']):>12}"
     yield ""
-    yield f"The plan counts {size(found['planned_bytes'])} at its peak ({found['form']})."
+    yield f"The plan counts {readable(found['planned_bytes'])} at its peak ({found['form']})."
     if found["uncounted_bytes"]:
-        more = size(found["uncounted_bytes"])
+        more = readable(found["uncounted_bytes"])
         yield f"The run needed {more} more than that: it is not in the plan, or the run is not this plan."
     yield ""
     yield from _tensors(found)
@@ -40,7 +42,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _tensors(found: Mapping[str, Any]) -> Iterator[str]:
-    tried, asked = size(found["error"]["tried"]), found["asked"]
+    tried, asked = readable(found["error"]["tried"]), found["asked"]
     if not asked:
         yield f"No tensor of the plan has {tried}; the nearest in size:"
         yield from (_tensor(each) for each in found["near"])
@@ -58,14 +60,5 @@ def _tensors(found: Mapping[str, Any]) -> Iterator[str]:
 def _tensor(each: Mapping[str, Any]) -> str:
     dims = f" [{each['dims']}]" if each["dims"] else ""
     when = each["op"] if each["phase"] == "start" else f"{each['phase']} of {each['op']}"
-    return (
-        f"  {each['where']}: {each['name']}{dims}, {size(each['bytes'])}, {when}{', kept for backward' * each['saved']}"
-    )
-
-
-def size(amount: int) -> str:
-    """Bytes in the unit that torch prints."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(amount) >= scale:
-            return f"{amount / scale:,.2f} {unit}"
-    return f"{amount} bytes"
+    kept = ", kept for backward" * each["saved"]
+    return f"  {each['where']}: {each['name']}{dims}, {readable(each['bytes'])}, {when}{kept}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from mla_cost.views.oom import size
+from mla_cost.views.units import readable
 
 _SHOWN: Final = 10
 _NAMES: Final = 3
@@ -21,11 +21,12 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"{found['form']}{device}: recorded beside predicted"
     yield ""
     over = found["recorded_peak"] - found["predicted_peak"]
-    yield f"  peak recorded    {size(found['recorded_peak']):>12}  of it {size(found['recorded_base'])} from before"
-    yield f"  peak predicted   {size(found['predicted_peak']):>12}  recorded less predicted: {size(over)}"
-    yield f"  fragmentation    {size(found['fragmentation']):>12}  reserved and not allocated at the end"
+    before = readable(found["recorded_base"])
+    yield f"  peak recorded    {readable(found['recorded_peak']):>12}  of it {before} from before"
+    yield f"  peak predicted   {readable(found['predicted_peak']):>12}  recorded less predicted: {readable(over)}"
+    yield f"  fragmentation    {readable(found['fragmentation']):>12}  reserved and not allocated at the end"
     yield ""
-    yield f"{found['matched']} storages of 1 MiB and more are in both ({size(found['matched_bytes'])});"
+    yield f"{found['matched']} storages of 1 MiB and more are in both ({readable(found['matched_bytes'])});"
     yield f"{found['only_recorded']} only in the recording, {found['only_predicted']} only in the plan."
     small = f"{found['small_recorded']} recorded, {found['small_predicted']} predicted"
     yield f"Smaller ones, not matched: {small}."
@@ -35,7 +36,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield "Largest differences, by size:"
     for each in found["groups"][:_SHOWN]:
         counts = f"{each['recorded']} recorded, {each['predicted']} predicted"
-        yield f"  {size(each['delta'])}: {size(each['bytes'])} x {counts}"
+        yield f"  {readable(each['delta'])}: {readable(each['bytes'])} x {counts}"
         if each["names"]:
             more = f" and {len(each['names']) - _NAMES} more" if len(each["names"]) > _NAMES else ""
             yield f"    predicted: {', '.join(each['names'][:_NAMES])}{more}"

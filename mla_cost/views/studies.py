@@ -9,10 +9,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from mla_cost.results import Lever, Result
 from mla_cost.views.drawing import save
+from mla_cost.views.memory import COLOURS, GIB
 
-GIB: Final = 2**30
-# Okabe and Ito's palette, told apart by everybody; hatches and words say the same
-PALETTE: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#882255")
 FITTING: Final = {"fits": ("#009E73", ""), "tight": ("#F0E442", "..."), "oom": ("#D55E00", "//")}
 MOST_ROWS: Final = 24
 MOST_NAMED: Final = 8
@@ -133,7 +131,7 @@ def draw_communication(path: Path, title: str, results: Sequence[Result]) -> Non
     """Write what a rank sends over each mesh axis, a group of bars for each result, by collective."""
     rows = [(result, axis) for result in results for axis in _axes(result)]
     kinds = list(dict.fromkeys(call.kind for result in results for call in result.communication.collectives))
-    colours = dict(zip(kinds, PALETTE, strict=False))
+    colours = dict(zip(kinds, COLOURS, strict=False))
     figure, axes = _figure(10, 1.4 + 0.32 * max(len(rows), 2), title)
     for at, (result, axis) in enumerate(rows):
         left = 0.0
@@ -244,7 +242,7 @@ def draw_published(path: Path, title: str, pairs: Sequence[PublishedPair]) -> No
             found = [it for it in pairs if (it.unit, it.matches) == (unit, matches)]
             axes.scatter(
                 [it.published for it in found], [it.ratio for it in found], s=34, marker="o" if matches else "X",
-                c=PALETTE[at % len(PALETTE)], edgecolors="#333333", linewidths=0.5,
+                c=COLOURS[at % len(COLOURS)], edgecolors="#333333", linewidths=0.5,
                 label=f"{unit}, {'match' if matches else 'differ'}" if found else None,
             )  # fmt: skip
     for it in sorted(pairs, key=lambda pair: abs(log(pair.ratio)))[-MOST_NAMED:]:

@@ -15,12 +15,13 @@ def sent(amount: int | None) -> str:
     return gib(amount) if amount is None or amount >= 2**30 else f"{amount / 2**30:,.3f}"
 
 
-def readable(amount: int) -> str:
-    """Bytes in the largest unit that leaves a number of at least one; signed."""
+def readable(amount: int, *, sign: bool = False) -> str:
+    """Bytes in the largest unit that leaves a number of at least one. sign: a plus before what is positive, too."""
+    plus = "+" if sign else ""
     for power, unit in _UNITS:
         if abs(amount) >= 2**power:
-            return f"{amount / 2**power:,.2f} {unit}"
-    return f"{amount} B"
+            return f"{amount / 2**power:{plus},.2f} {unit}"
+    return f"{amount:{plus}} B"
 
 
 def signed(amount: int) -> str:

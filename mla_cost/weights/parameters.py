@@ -183,7 +183,7 @@ def attention_weights(config: ModelConfig) -> tuple[Weight, ...]:
     """The weights of one MLA block with its latent norms; the norm before it is the layer's."""
     dims = config.dims
     heads, latent = dims.heads, dims.kv_lora_rank
-    qk = dims.qk_nope_head_dim + dims.qk_rope_head_dim
+    qk = dims.qk_head_dim
     return (
         *_query(dims.hidden, dims.q_lora_rank, heads * qk),
         Weight("attention.kv_down", (latent + dims.qk_rope_head_dim, dims.hidden)),

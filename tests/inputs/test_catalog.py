@@ -84,7 +84,7 @@ def test_every_entry_is_valid_and_named_as_its_file() -> None:
 
 def test_the_alias_index_is_not_stale() -> None:
     stored = yaml.safe_load((catalog.configs_directory() / "aliases.yaml").read_text(encoding="utf-8"))
-    reported = "run: python -c 'from mla_cost import catalog; catalog.write_alias_index()'"
+    reported = "run: python -c 'from mla_cost.inputs import catalog; catalog.write_alias_index()'"
     assert stored == catalog.alias_index(), reported
 
 

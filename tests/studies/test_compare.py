@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mla_cost import api
 from mla_cost.cli import main
 from mla_cost.errors import InputError
 from mla_cost.inputs.settings import PlanSettings
@@ -45,6 +46,22 @@ def test_inside_and_between_nodes():
     assert nested.forward is not None
     assert nested.forward.between == 2 * 1024 * 40960  # one hop of a rank's share between two groups
     assert nested.forward.inside == 2 * 7 * 1024 * 640 * 128 // 8
+
+
+def test_a_gather_crosses_to_each_other_node_once_as_plan_says():
+    """Of 16 ranks over nodes of 8 each sends its share to 15: once to the other node, on its own rail."""
+    (row,) = compared("kv-gather", sp=16, form=("explicit",)).rows
+    assert row.forward is not None
+    assert row.backward is not None
+    assert row.forward.between * 15 == row.forward.both
+    settings = PlanSettings(
+        seq_len=16384, sp=16, device=("h100-80gb",), scope="attention", form=("explicit",), scheme="kv-gather",
+        kernel=row.kernel,
+    )  # fmt: skip
+    (planned,) = api.answer(settings).results
+    assert planned.time is not None
+    assert planned.time.between_bytes == row.forward.between + row.backward.between
+    assert planned.time.inside_bytes == row.forward.inside + row.backward.inside
 
 
 def test_balance_of_neighbouring_positions():
