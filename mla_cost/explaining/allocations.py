@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mla_cost.declared.optimizers import OPTIMIZERS
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import Evaluation
@@ -59,9 +60,17 @@ def _of_stages(model: ModelConfig, device: DeviceConfig | None, settings: PlanSe
     for stage in row.memory.stages or ():
         where = f"stage {stage.stage}"
         whole = (("weights", stage.weight_bytes), ("gradients", stage.gradient_bytes))
-        for name, amount in (*whole, ("a moment of Adam", stage.moments_bytes // 2)):
+        for name, amount in (*whole, *_states(settings, stage.moments_bytes)):
             if amount:
                 yield Made(where, name, amount, "", "start", "held for the whole run", saved=False)
+
+
+def _states(settings: PlanSettings, amount: int) -> list[tuple[str, int]]:
+    """What the optimizer keeps for itself: each of its tensors where all are of the same weights, else together."""
+    tensors = OPTIMIZERS[settings.optimizer].tensors
+    if len({each.of for each in tensors}) > 1:
+        return [("the optimizer's states", amount)]
+    return [(f"the optimizer's {each.name}", amount // len(tensors)) for each in tensors]
 
 
 def _made(where: str, at: Evaluation, times: int) -> Iterator[Made]:
