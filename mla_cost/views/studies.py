@@ -258,12 +258,12 @@ def draw_published(path: Path, title: str, pairs: Sequence[PublishedPair]) -> No
 
 
 def pairs_of(rows: Iterable[Mapping[str, Any]]) -> list[PublishedPair]:
-    """The rows of `evidence` that have two numbers above zero."""
+    """The rows of `evidence` that have two numbers above zero. What is published as a bound is no point to meet."""
     return [
         PublishedPair(row["id"], row["unit"], row["published"], row["predicted"], row["status"] == "matches")
         for row in rows
         if all(isinstance(row[name], int | float) and row[name] > 0 for name in ("published", "predicted"))
-        if not isinstance(row["published"], bool)
+        if not isinstance(row["published"], bool) and not row["bound"]
     ]
 
 

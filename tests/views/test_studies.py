@@ -15,7 +15,7 @@ from mla_cost.inputs import catalog, plan_files
 from mla_cost.language.polynomial import ONE
 from mla_cost.language.timeline import Allocation
 from mla_cost.views import studies
-from mla_cost.views.studies import LayoutPoint, PublishedPair
+from mla_cost.views.studies import LayoutPoint, PublishedPair, pairs_of
 
 mpl = pytest.importorskip("matplotlib")
 BLOCK: dict[str, Any] = {"scope": "attention", "kernel": "eager", "layers": 8, "sp": 8, "device": "910b-64gb"}
@@ -81,6 +81,12 @@ def test_published_figures_far_off_are_named(drawn):
     words = drawn("draw_published", pairs)
     assert "far" in words
     assert "MB, differ" in words
+
+
+def test_what_is_published_as_a_bound_is_no_point():
+    row = {"id": "cell", "unit": "MB", "published": 100.0, "predicted": 98.0, "status": "matches", "bound": ""}
+    found = pairs_of([row, row | {"id": "at most", "bound": "at most"}])
+    assert [pair.name for pair in found] == ["cell"]
 
 
 def test_no_two_bands_have_one_name():
