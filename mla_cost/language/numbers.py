@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol, overload
+from typing import Any, Final, Protocol, overload
 
 
 class _OfTwo(Protocol):
@@ -24,12 +24,12 @@ def _of_two(function: Callable[[Any, Any], Any]) -> _OfTwo:
     return function
 
 
-_PLAIN = frozenset({int, float, bool})
+_NUMBERS: Final = frozenset({int, float, bool})
 
 
 def is_array(value: Any) -> bool:
     """Whether a value is many numbers and not one."""
-    return type(value) not in _PLAIN and getattr(value, "ndim", 0) > 0
+    return type(value) not in _NUMBERS and getattr(value, "ndim", 0) > 0
 
 
 def _module(*values: Any) -> Any:
