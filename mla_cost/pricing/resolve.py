@@ -176,6 +176,7 @@ def symbol_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
         "k": dims.qk_nope_head_dim,
         "r": dims.qk_rope_head_dim,
         "v": dims.v_head_dim,
+        "i": (model.indexer or {}).get("index_head_dim", 0),
     }
 
 

@@ -46,6 +46,7 @@ SENT: dict[str, tuple[int, int]] = {
     "ulysses-turns": (2 * 146800640, 4 * 146800640),  # q, k, v and the output once more in backward
     "latent-gather": (2 * 81657856, 2 * 81657856),
     "latent-key-gather": (LATENTS, LATENTS),
+    "index-key-gather": (LATENTS, LATENTS),  # this model has no indexer
     "latent-ring": (LATENTS, 54263808),  # gradients in fp32, eight hops
 }
 OF_MEGATRON = {"ring": (RINGS, 2 * RINGS), "kv-all-gather": (RINGS, 2 * RINGS)}
@@ -294,3 +295,12 @@ def test_one_transfer_of_a_double_ring():
     """LoongTrain: 131072 tokens, 8 key heads copied to 16 ranks, 4 groups: 16777216 bytes a hop."""
     found = row("usp", dims={**GROUPED, "heads": 16}, seq_len=131072, sp=64, sp_inside=16, device=None)
     assert over(found, 4) == 3 * 16777216
+
+
+@pytest.mark.parametrize(("model", "expanded"), [("deepseek-v3.2", 1174405120), ("glm-5", 939524096)])
+def test_sparse_attention_gathers_the_latent_and_the_index_key(model, expanded):
+    """Eight ranks of 4096 tokens send 576 + 128 elements a token, and the same back, against 40960 or 32768."""
+    asked: dict[str, Any] = {"model": model, "seq_len": 32768, "device": None}
+    found = row("index-key-gather", form="absorbed", **{**asked, "kernel": "mem-efficient"})
+    assert elements(found) == elements(found, phase="backward") == 20185088
+    assert elements(row("kv-gather", **asked)) == expanded

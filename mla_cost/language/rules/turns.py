@@ -28,7 +28,7 @@ def in_turns(machine: Machine, label: str, source: Tensor, up: Tensor, latent: T
     """
     width = weight.dims[1].rpartition("+")[2]
     result = machine.new(label, (*source.dims[:2], "n", width), source.dtype)
-    turn = Turn(machine, source.dims[:2], (up.dims[1], width), weight.dims[1])
+    turn = HeadTurn(machine, source.dims[:2], (up.dims[1], width), weight.dims[1])
     products = _Projections(machine, source.dims, up.dims, latent.dims, weight.dims)
     products.forward()
     there = turn.exchanged()
@@ -63,7 +63,7 @@ def in_turns(machine: Machine, label: str, source: Tensor, up: Tensor, latent: T
     return result
 
 
-class Turn(NamedTuple):
+class HeadTurn(NamedTuple):
     """P heads, one for each rank.
 
     local: the dims of a rank's positions. widths: of keys and values; both: of what a latent is expanded to.
