@@ -31,15 +31,7 @@ def in_turns(machine: Machine, label: str, source: Tensor, up: Tensor, latent: T
     turn = HeadTurn(machine, source.dims[:2], (up.dims[1], width), weight.dims[1])
     products = _Projections(machine, source.dims, up.dims, latent.dims, weight.dims)
     products.forward()
-    there = turn.exchanged()
-    turn.sends(("queries", "keys", "values"))
-    rows = machine.new("log-sum-exp", ("b", "l", "S"), "fp32")
-    out = machine.new(f"{label} of a turn", there[2].dims, source.dtype)
-    turn.attends(forward=True)
-    there.clear()
-    back = turn.own(f"{label} of a turn, here", width)
-    turn.sends(("output",))
-    del out, back
+    rows = turn.there_and_back(label)
     made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in (source, up, latent, weight)]
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
@@ -73,6 +65,19 @@ class HeadTurn(NamedTuple):
     local: Dims
     widths: tuple[str, str]
     both: str
+
+    def there_and_back(self, label: str) -> Tensor:
+        """Forward of a turn: exchanged, attended to, and its output sent home. The log-sum-exp of all turns."""
+        there = self.exchanged()
+        self.sends(("queries", "keys", "values"))
+        rows = self.machine.new("log-sum-exp", ("b", "l", "S"), "fp32")
+        out = self.machine.new(f"{label} of a turn", there[2].dims, self.machine.dtype)
+        self.attends(forward=True)
+        there.clear()
+        back = self.own(f"{label} of a turn, here", self.widths[1])
+        self.sends(("output",))
+        del out, back
+        return rows
 
     def own(self, label: str, width: str) -> Tensor:
         """The heads of a turn at a rank's own positions."""
