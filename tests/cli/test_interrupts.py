@@ -111,7 +111,7 @@ def test_a_quick_answer_shows_no_bar_and_a_pipe_none_at_all(capfd):
         watch("work", 1, 2)
         time.sleep(1.3)
     assert capfd.readouterr().err == ""
-    ended = interrupted(("plans",), when=60.0, keyboard=True)
+    ended = interrupted(("plans",), when=b"begun", after=60.0, keyboard=True)
     assert ended.code == 0
     assert b"\x1b[2K" not in ended.shown
 
