@@ -224,6 +224,9 @@ def _sent_by_link(programs: Sequence[Evaluation], times: int, how: Pricing) -> r
 # ---- the model scope
 
 
+Chunks = Sequence[tuple[TimedPass, TimedPass]]  # forward and backward of each chunk of a stage
+
+
 class StageTime(NamedTuple):
     """One stage: the passes of its chunks, and what follows the last of them. Seconds.
 
@@ -240,7 +243,7 @@ class StageTime(NamedTuple):
         return once(self.chunks)
 
 
-def once(chunks: Iterable[tuple[TimedPass, TimedPass]]) -> Any:
+def once(chunks: Chunks) -> Any:
     """Every chunk of a stage forward and backward, one micro-batch. Seconds, numbers or arrays."""
     return sum(one.seconds + two.seconds for one, two in chunks)
 
@@ -397,16 +400,18 @@ def one_step(
     if settings.pp > 1 and not switched(settings, "p2p_overlap"):
         between = hop(settings, model, how, DTYPE_BYTES[settings.dtype])
     parallel = parallel_of(settings)
-    passes = step.step_length(schedule_of(parallel), size_of(parallel), partial(duration, stages), between)
+    passes = step.step_length(
+        schedule_of(parallel), size_of(parallel), partial(duration, [stage.chunks for stage in stages]), between
+    )
     slowest = max(range(len(stages)), key=lambda at: stages[at].once)
     kept = reduced((stage.tail for stage in alike.values()), settings)
     most = max(stage.optimizer for stage in alike.values())
     return StepTime(stages, passes, slowest, between, *kept, most)
 
 
-def duration(stages: Sequence[StageTime], stage: int, done: ScheduledPass) -> float:
-    """How long a pass of a stage takes."""
-    return stages[stage].chunks[done.chunk][done.kind is PassKind.BACKWARD].seconds
+def duration(stages: Sequence[Chunks], stage: int, done: ScheduledPass) -> Any:
+    """How long a pass of a stage takes. stages: the passes of the chunks of each."""
+    return stages[stage][done.chunk][done.kind is PassKind.BACKWARD].seconds
 
 
 def stage_time(
@@ -429,15 +434,14 @@ class StepCall(NamedTuple):
     wire_bytes: int
 
 
-def tail(calls: Iterable[StepCall], chunks: Iterable[tuple[TimedPass, TimedPass]], how: Pricing) -> StageTail:
+def tail(calls: Iterable[StepCall], chunks: Chunks, how: Pricing) -> StageTail:
     """What keeps the weights of a stage equal. chunks: its passes."""
     return StageTail(step_links(calls, how), computing(chunks))
 
 
-def computing(chunks: Iterable[tuple[TimedPass, TimedPass]]) -> tuple[Any, Any]:
+def computing(chunks: Chunks) -> tuple[Any, Any]:
     """What the device does in a micro-batch's passes of a stage, forward and backward. Seconds, numbers or arrays."""
-    every = tuple(chunks)
-    return sum(one.computing for one, _ in every), sum(two.computing for _, two in every)
+    return sum(one.computing for one, _ in chunks), sum(two.computing for _, two in chunks)
 
 
 def step_links(calls: Iterable[StepCall], how: Pricing) -> tuple[dict[str, float], dict[str, float]]:
