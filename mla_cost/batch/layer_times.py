@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mla_cost.batch.matrices import Floats, Folded, Ints, Rows, evaluated, fold, fold_further, monomials_of, over_others
 from mla_cost.batch.matrices import rows_of as coefficients
@@ -60,7 +61,7 @@ def amounts_of(key: Key, always: Mapping[str, float], values: Mapping[str, Any],
     if any(symbol in here for monomial in folded.monomials for symbol in monomial):
         folded = fold_further(folded, here)
     own = np.array([bool(monomial) for monomial in folded.monomials])
-    alike = ~folded.matrix[:, own].any(axis=1) if len(own) else np.ones(len(folded.matrix), bool)
+    alike: NDArray[np.bool_] = ~np.any(folded.matrix[:, own], axis=1)
     constant = folded.matrix[:, ~own].sum(axis=1)
     if alike.all():
         return [float(amount) for amount in constant]

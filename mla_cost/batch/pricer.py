@@ -198,8 +198,10 @@ class PointPricer:
         number = np.array([stage.stage for stage in tile.stages])[worst.stage]
         required = np.where(exact, worst.peak, 0).astype(np.int64) + verdicts.other_memory(tile.points)
         usable, least = verdicts.usable_bytes(self.model, tile.points, self.device)
-        left = (np.full_like(each, MISSING) if self.device is None else each - required for each in (usable, least))
-        return _Many(worst, *work, most, number, required, usable, *left)
+        left, least_left = (
+            np.full_like(each, MISSING) if self.device is None else each - required for each in (usable, least)
+        )
+        return _Many(worst, *work, most, number, required, usable, left, least_left)
 
 
 class _Many(NamedTuple):

@@ -217,7 +217,7 @@ class Levels(NamedTuple):
 
     waiting: tuple[step.Waiting, ...]
     last: Ints
-    count: int
+    passes: int
 
 
 @lru_cache(maxsize=64)
@@ -244,11 +244,11 @@ def _as_arrays(each: list[step.Waiting]) -> step.Waiting:
 
 def run_over(schedule: Schedule, size: ScheduleSize, seconds: Floats, hops: Floats) -> Floats:
     """When the last pass ends, at every point. seconds: a row for each of `Order.alike`; hops: to the next stage."""
-    waiting, last, count = levels(schedule, size)
+    waiting, last, passes = levels(schedule, size)
     found: Floats = np.empty(seconds.shape[1])
     for start in range(0, len(found), TOGETHER):
         here = slice(start, start + TOGETHER)
-        ended = np.zeros((count + 1, len(found[here])))
+        ended = np.zeros((passes + 1, len(found[here])))
         step.run(waiting, ended, seconds[:, here], hops[here], np.maximum)
         found[here] = ended[last].max(axis=0)
     return found

@@ -303,6 +303,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "names", metavar="FIELD=VALUES", example="seq_len=4k..128k*2",
         ),
         _SET,
+        Option(
+            "time", ASKED, "Columns of time too: seconds of an optimizer step, tokens/s, utilisation, idle, exposed.",
+            "switch",
+        ),
         _formats(
             "table", "csv", "jsonl", "json", "markdown", default=None, help="How to print the rows", idle=("save",)
         ),

@@ -240,7 +240,8 @@ class StageTime(NamedTuple):
     @property
     def once(self) -> float:
         """Every chunk forward and backward, one micro-batch."""
-        return once(self.chunks)
+        found: float = once(self.chunks)
+        return found
 
 
 def once(chunks: Chunks) -> Any:
