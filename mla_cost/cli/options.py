@@ -375,11 +375,11 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         _formats("text", "json", "csv", default="text"),
         Option(
             "by", OUTPUT, "What comes first, or several by commas.", "text",
-            metavar="weight|sent|required|flops|idle|devices", example="required",
+            metavar="time|weight|sent|required|flops|idle|devices", example="required",
         ),
         Option("top", OUTPUT, "How many layouts to tell; 10 by default.", "count", metavar="N", example="3"),
         Option(
-            "pareto", OUTPUT, "Those that none beats in memory, bytes sent and flops as well.", "switch",
+            "pareto", OUTPUT, "Those that none beats in memory left and time as well.", "switch",
             idle=("output=json", "quiet"),
         ),
         Option(
