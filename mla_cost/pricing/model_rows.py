@@ -196,4 +196,5 @@ def _stage(cost: StageCost, sent: int) -> Stage:
         saved_bytes=_saved(cost),
         moments_bytes=cost.states.moment_bytes,
         sent_bytes=sent,
+        between_steps_bytes=cost.between_steps,
     )
