@@ -115,8 +115,12 @@ class LayerTimes:
         values = {name: each[taken] if isinstance(each, np.ndarray) else each for name, each in group.values.items()}
         degrees = SimpleNamespace(**{name: column[here] for name, column in vars(self._degrees).items()})
         how = pricing(self._device, group.settings, "middle", self._table.chosen, degrees)
+        known: dict[Key, dict[str, PhaseTime]] = {}  # who holds inputs and gradients takes no time
         for at, key in group.keys:
-            found = phases(group, key, values, len(here), how)
+            alike = key._replace(input_held=False, gradient_held=False)
+            if alike not in known:
+                known[alike] = phases(group, key, values, len(here), how)
+            found = known[alike]
             for way, parts in PHASES.items():
                 self._put(at, here, way, [found[part] for part in parts])
 
