@@ -80,18 +80,23 @@ def require_equal(index: int, found: Mapping[str, Any], wanted: Mapping[str, Any
         ArithmeticError: they differ.
 
     """
-    reported = {name: (found[name], value) for name, value in wanted.items() if not _equal(name, found[name], value)}
+    step = abs(found.get("seconds", 0.0))
+    reported = {
+        name: (found[name], value)
+        for name, value in wanted.items()
+        if not (_as_long(found[name], value, step) if name in columns.TIMES else _equal(found[name], value))
+    }
     if reported:
         raise ArithmeticError(f"point {index}: (here, plan) are {reported}")
 
 
-def _equal(name: str, found: Any, wanted: Any) -> bool:
-    """Whole numbers to the last digit; flops, which are sums in double precision here, to its rounding above 2^53.
+def _as_long(found: Any, wanted: Any, step: Any) -> bool:
+    """Whether times agree: sums of as many numbers in another order. What waits is a difference of such sums."""
+    return bool(abs(found - wanted) <= 1e-9 * abs(wanted) + 1e-12 * step)
 
-    Times are sums of as many numbers in another order, which waiting may all but cancel.
-    """
-    if name in columns.TIMES:
-        return bool(abs(found - wanted) <= 1e-9 * max(abs(wanted), 1e-3))
+
+def _equal(found: Any, wanted: Any) -> bool:
+    """Whole numbers to the last digit; flops, which are sums in double precision here, to its rounding above 2^53."""
     if isinstance(found, float) and abs(wanted) >= 1 << 53:
         return bool(abs(found - wanted) <= abs(wanted) * 2.0**-48)
     return bool(found == wanted)
