@@ -95,6 +95,7 @@ class LayerTimes:
         self.device: dict[str, Floats] = {way: np.zeros(shape) for way in PHASES}
         self.launches: dict[str, Floats] = {way: np.zeros(shape) for way in PHASES}
         self.links: dict[str, dict[str, Floats]] = {way: {} for way in PHASES}
+        self.step_links: dict[Any, tuple[dict[str, float], dict[str, float]]] = {}  # for whoever asks further
         for group in table.groups:
             self._group(group)
 

@@ -26,9 +26,10 @@ from mla_cost.pricing.whole_model import parallel_of
 from mla_cost.timing import step
 from mla_cost.timing.placement import Placement
 from mla_cost.weights.held import Holder
+from mla_cost.weights.sent import StepCollective
 
 GRADIENTS: Final = FIGURES.index("gradients")
-TOGETHER: Final = 512  # points that a schedule is run over at once
+TOGETHER: Final = 1024  # points that a schedule is run over at once
 _NO_DTYPES: Final = frozenset(TABLE) - {"dtype", "gradient_dtype"}  # what else times read, a pipeline has alike
 _HOLDERS: Final[tuple[Holder, ...]] = ("dense", "expert")
 
@@ -165,13 +166,23 @@ class _Timing:
         found: tuple[dict[str, Floats], dict[str, Floats]] = ({}, {})
         for number, at in enumerate(each.first):
             lie = Placement({axis: int(stride[at]) for axis, stride in strides.items()}, self.how.by.lie.domain)
-            how = self.how._replace(by=self.how.by._replace(lie=lie))
-            own = [StepCall(it.kind, it.axis, it.group_size, it.calls, it.wire_bytes) for it in calls[codes[at]]]
-            for into, amounts in zip(found, times.step_links(own, how), strict=True):
+            for into, amounts in zip(found, self._step_links(calls[codes[at]], lie), strict=True):
                 for axis, seconds in amounts.items():
                     into.setdefault(axis, np.zeros(size))[number] = seconds
         one, two = ({axis: seconds[each.codes] for axis, seconds in own.items()} for own in found)
         return one, two
+
+    def _step_links(
+        self, calls: tuple[StepCollective, ...], lie: Placement
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Seconds of calls, looked up by all that decides them beside the device and what is stated of time."""
+        key = (calls, lie.domain, *lie.strides.items())
+        known = self.layers.step_links
+        if key not in known:
+            how = self.how._replace(by=self.how.by._replace(lie=lie))
+            own = [StepCall(it.kind, it.axis, it.group_size, it.calls, it.wire_bytes) for it in calls]
+            known[key] = times.step_links(own, how)
+        return known[key]
 
     def _update(self) -> Any:
         """The update of the stage that has most to update."""
@@ -231,15 +242,18 @@ def levels(schedule: Schedule, size: ScheduleSize) -> Levels:
         level[each.place] = 1 + max(level[at] for at in (each.before, *each.others))
         together.setdefault((level[each.place], len(each.others)), []).append(each)
         last[stage] = each.place
-    return Levels(
-        tuple(_as_arrays(together[key]) for key in sorted(together)), np.array([*last.values()]), len(order.waiting)
-    )
+    ranked = [together[key] for key in sorted(together)]
+    moved = np.zeros(len(order.waiting) + 1, np.int64)  # passes of a level side by side
+    moved[[each.place for own in ranked for each in own]] = np.arange(len(order.waiting))
+    moved[step.NOTHING] = step.NOTHING
+    return Levels(tuple(_as_arrays(own, moved) for own in ranked), moved[[*last.values()]], len(order.waiting))
 
 
-def _as_arrays(each: list[step.Waiting]) -> step.Waiting:
+def _as_arrays(each: list[step.Waiting], moved: Ints) -> step.Waiting:
     place, before, others, alike = zip(*each, strict=True)
-    columns = tuple(np.array(column) for column in zip(*others, strict=True))
-    return step.Waiting(np.array(place), np.array(before), columns, np.array(alike))
+    columns = tuple(moved[list(column)] for column in zip(*others, strict=True))
+    first = int(moved[place[0]])
+    return step.Waiting(slice(first, first + len(place)), moved[list(before)], columns, np.array(alike))
 
 
 def run_over(schedule: Schedule, size: ScheduleSize, seconds: Floats, hops: Floats) -> Floats:
