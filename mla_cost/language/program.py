@@ -261,18 +261,24 @@ class Pair(NamedTuple):
 class Allowance(NamedTuple):
     """Memory that an implementation takes for itself and that no program shows. with_experts: in expert layers only.
 
-    on: bytes on architectures where they differ, by a device's `arch`.
+    role: only on a stage that has a layer of it. on: bytes on architectures where they differ, by a device's `arch`.
     """
 
     name: str
     bytes: int
     source: str
     with_experts: bool = False
+    role: Role | None = None
     on: Mapping[str, int] = MappingProxyType({})
 
     def at(self, arch: str) -> int:
         """Bytes on an architecture, `bytes` without one."""
         return self.on.get(arch, self.bytes)
+
+    def taken_by(self, layers: Sequence[Layer]) -> bool:
+        """Whether a stage of these layers takes it."""
+        experts = not self.with_experts or any(layer.experts for layer in layers)
+        return bool(layers) and experts and (self.role is None or any(layer.role == self.role for layer in layers))
 
 
 class StagingShape(NamedTuple):
@@ -307,7 +313,8 @@ class Profile(NamedTuple):
     values of cross_entropy that its head knows. allowances: budgeted beside what its programs count. reentrant: its
     checkpoints run a part again to its end and go back through it by themselves. staging: by dispatcher, what lies
     outside torch. shardings: its own ways to share optimizer states, any where empty. overlaps: the
-    settings of overlap that it has on where nothing is said. once_per_node: dispatchers that send a row to a node once
+    settings of overlap that it has on where nothing is said. left_of_chunk: hidden states that each chunk goes on
+    holding between two steps where it received its input. once_per_node: dispatchers that send a row to a node once
     and on from there. notes: reported with every answer.
     """
 
@@ -328,6 +335,7 @@ class Profile(NamedTuple):
     shardings: tuple[str, ...] = ()
     overlaps: tuple[str, ...] = ()
     once_per_node: tuple[str, ...] = ()
+    left_of_chunk: int = 0
     notes: tuple[str, ...] = ()
 
     def pieces(self, layer: str) -> Mapping[str, Piece]:

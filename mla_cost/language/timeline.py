@@ -173,13 +173,14 @@ class FusedCall(NamedTuple):
 class PersistentBuffer(NamedTuple):
     """Memory that is made once and stays for the whole run, shared by all uses of the same name and shape.
 
-    outer, inner: dims of its rows and columns.
+    outer, inner: dims of its rows and columns. each: every layer has its own.
     """
 
     name: str
     outer: tuple[str, ...]
     inner: tuple[str, ...]
     dtype: str
+    each: bool = False
 
 
 class Timeline:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from mla_cost.declared import defaults
@@ -66,12 +66,17 @@ class Priced(NamedTuple):
         return BlockFigures(self.worst, kinds_of(device.family if device else "none"))
 
 
-def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
-    """One result per form asked for. An impossible combination is a row too: `illegal`, its numbers None."""
+def rows(
+    model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, *, timed: bool = True
+) -> list[Result]:
+    """One result per form asked for. An impossible combination is a row too: `illegal`, its numbers None.
+
+    timed: whether anybody reads how long it takes, which costs as much as all else.
+    """
     priced = {form: _try(model, device, form, settings) for form in settings.form}
     baseline = _baseline(model, device, settings, priced) if settings.scope == "attention" else None
     return [
-        it if isinstance(it, Result) else _row(model, device, settings, it, baseline, form)
+        it if isinstance(it, Result) else _row(model, device, settings, it, form, baseline, timed=timed)
         for form, it in priced.items()
     ]
 
@@ -125,12 +130,16 @@ def _row(
     device: DeviceConfig | None,
     settings: PlanSettings,
     it: Priced,
-    baseline: BlockFigures | None,
     form: str,
+    baseline: BlockFigures | None,
+    *,
+    timed: bool,
 ) -> Result:
     """The row of a form that is priced. settings: as they were asked for."""
     alone = settings.scope == "attention"
-    point, worst = it.point, it.worst
+    point, worst, time_of = it.point, it.worst, _time_of(model, device, it)
+    time = time_of(it.settings) if timed else None
+    notes = _notes_of_block(it, device) if alone else _notes(model, device, settings, it)
     found = Result(
         device=device.name if device else None,
         scope=settings.scope,
@@ -145,50 +154,37 @@ def _row(
         flops=stage_flops(worst, it.settings),
         compared_to_explicit=(),
         verdict=_reported_verdict(model, device, it) if device else None,
+        notes=(*it.why, *notes, *(ignored.of_times(it.settings, time, time_of) if timed else ())),
+        time=time,
     )
-    return _of_block(model, device, it, baseline, found) if alone else _of_model(model, device, settings, it, found)
+    return _in_detail(model, device, it, found, baseline) if alone else found
 
 
-def _of_model(
-    model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, it: Priced, row: Result
+def _in_detail(
+    model: ModelConfig, device: DeviceConfig | None, it: Priced, row: Result, baseline: BlockFigures | None
 ) -> Result:
-    """The row with the time of an optimizer step, and what its reader has to know beside."""
-
-    def timed(asked: PlanSettings) -> Time | None:
-        return step_time(model, device, asked, it.costs, it.traffic, _model_flops(it.costs, asked))
-
-    time = timed(it.settings)
-    notes = (
-        *it.why,
-        *PROFILES[settings.profile].notes,
-        *model_notes(model, settings, it.costs),
-        *ignored.notes(model, settings, it.point, device=device is not None),
-        *ignored.of_times(it.settings, time, timed),
-    )
-    return row._replace(notes=notes, time=time)
-
-
-def _of_block(
-    model: ModelConfig, device: DeviceConfig | None, it: Priced, baseline: BlockFigures | None, row: Result
-) -> Result:
-    """The row with what a block is made of, beside the baseline form and op by op, and with its time."""
+    """The row of blocks with what one of them is made of, beside the baseline form, op by op and other kernels."""
     block, settings = it.block(device), it.settings
-    time = block_time(block, device, settings)
-    notes = [*it.why, *_notes(block), *ignored.block_notes(settings, it.point, device=device is not None)]
-    notes += ignored.of_times(settings, time, lambda other: block_time(block, device, other))
-    found = row.verdict
-    if device and found:
-        found = found._replace(fused_kernels=verdicts.fused_options(model, device, row.form, settings))
-        if found.status == "oom":
-            notes.insert(0, _fused_way_out(model, device, row.form, settings, found.fused_kernels))
-    return row._replace(
+    row = row._replace(
         memory=in_detail(row.memory, block),
         compared_to_explicit=compare(block, baseline) if baseline is not None else (),
-        verdict=found,
-        notes=tuple(note for note in notes if note),
-        time=time,
         beside=_beside(model, device, settings, row) if it.why else None,
     )
+    found = row.verdict
+    if device is None or found is None:
+        return row
+    options = verdicts.fused_options(model, device, row.form, settings)
+    if found.status == "oom":
+        way_out = _fused_way_out(model, device, row.form, settings, options)
+        row = row._replace(notes=(*[way_out] * bool(way_out), *row.notes))
+    return row._replace(verdict=found._replace(fused_kernels=options))
+
+
+def _time_of(model: ModelConfig, device: DeviceConfig | None, it: Priced) -> Callable[[PlanSettings], Time | None]:
+    """How long blocks, or an optimizer step, take under some settings."""
+    if it.settings.scope == "attention":
+        return lambda asked: block_time(it.block(device), device, asked)
+    return lambda asked: step_time(model, device, asked, it.costs, it.traffic, _model_flops(it.costs, asked))
 
 
 def _beside(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result) -> Beside | None:
@@ -218,12 +214,21 @@ def _fused_way_out(
     return ""
 
 
-def _notes(it: BlockFigures) -> Iterator[str]:
+def _notes(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, it: Priced) -> Iterator[str]:
+    """What the reader of a stage's row has to know beside."""
+    yield from PROFILES[settings.profile].notes
+    yield from model_notes(model, settings, it.costs)
+    yield from ignored.notes(model, settings, it.point, device=device is not None)
+
+
+def _notes_of_block(it: Priced, device: DeviceConfig | None) -> Iterator[str]:
+    """The same of blocks alone."""
     if not it.point.v_layout_matters:
         yield f"v_layout: no effect ({why_no_layout(it.point)})"
     yield from it.point.scheme.notes
-    if sends_more_than_baseline(it):
+    if sends_more_than_baseline(it.block(device)):
         yield f"at this number of heads per rank it sends more bytes than {defaults.BASELINE}"
+    yield from ignored.block_notes(it.settings, it.point, device=device is not None)
 
 
 # ---- numbers of the row
@@ -351,4 +356,5 @@ def _stage(cost: StageCost, sent: int) -> Stage:
         saved_bytes=cost.saved_bytes,
         moments_bytes=cost.states.moment_bytes,
         sent_bytes=sent,
+        between_steps_bytes=cost.between_steps,
     )

@@ -17,8 +17,8 @@ STEP = "step of gradients in fp32"
 class StageCost(NamedTuple):
     """One stage evaluated. Bytes on one rank.
 
-    active: at the peak event, as an allocator has it; shown: the chunks and the peak as torch's dispatcher shows them,
-    where that is asked for.
+    left: by its chunks, between steps. active: at the peak event, as an allocator has it; shown: the chunks and the
+    peak as torch's dispatcher shows them, where that is asked for.
     """
 
     stage: int
@@ -28,6 +28,7 @@ class StageCost(NamedTuple):
     states: States
     active: StageActivations
     persistent: tuple[Breakdown, ...] = ()
+    left: int = 0
     shown: tuple[tuple[ChunkCost, ...], StageActivations] | None = None
 
     @property
@@ -64,6 +65,12 @@ class StageCost(NamedTuple):
             part=None,
             after=STEP,
         )
+
+    @property
+    def between_steps(self) -> int:
+        """What is allocated when a step has ended."""
+        stood: int = self.states.total + sum(part.bytes for part in self.persistent) + self.left
+        return stood
 
     @property
     def peak(self) -> int:

@@ -50,11 +50,11 @@ class PricedPlan:
         self.settings = settings
         self.row = row
 
-    def after(self, change: Change) -> PricedPlan:
-        """The plan with a change; one that cannot be is an illegal row with the reason."""
+    def after(self, change: Change, *, timed: bool = False) -> PricedPlan:
+        """The plan with a change; one that cannot be is an illegal row with the reason. timed: with its seconds."""
         settings = _changed(self, change)
         try:
-            (row,) = rows.rows(self.model, self.device, settings)
+            (row,) = rows.rows(self.model, self.device, settings, timed=timed)
         except InputError as error:
             row = rows.illegal(self.device, settings.form[0], settings, str(error))
         return PricedPlan(self.model, self.device, settings, row)
@@ -220,7 +220,7 @@ def _pipeline(model: ModelConfig, settings: PlanSettings) -> Change:
 
 def lever(asked: PricedPlan, change: Change) -> Lever:
     """A change with what it does."""
-    after = asked.after(change)
+    after = asked.after(change, timed=asked.row.time is not None)
     made = after.status != "illegal"
     dropped, kept = _exchanged(asked, after) if made and change.lever == "remat" else (None, None)
     return Lever(

@@ -199,7 +199,16 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
     alike = {tuple(map(segments.alike, chunks)): chunks for chunks in laid_out}
     kept = {key: _kept(weights, parallel, keeping, segments, chunks, arch) for key, chunks in alike.items()}
     return [
-        StageCost(at, chunks, costs, held, kept_states, activations(parallel, at, costs), buffers)
+        StageCost(
+            at,
+            chunks,
+            costs,
+            held,
+            kept_states,
+            activations(parallel, at, costs),
+            buffers,
+            left=segments.left_of(costs, chunks),
+        )
         for at, chunks in enumerate(laid_out)
         for costs, held, kept_states, buffers in [kept[tuple(map(segments.alike, chunks))]]
     ]

@@ -59,7 +59,7 @@ def tile_use(on: Ceilings, shape: ProductShape) -> Any:
 
 def _filled(on: Ceilings, shape: ProductShape, width: float) -> Any:
     batch, m, n, _ = shape
-    many = any(map(is_array, (batch, m, n)))
+    many = is_array(batch) or is_array(m) or is_array(n)
     return (_filling if many else _filling_once)(batch, m, n, int(width), int(on.units))
 
 
