@@ -171,7 +171,7 @@ def with_levers(settings: PlanSettings, *, refused: bool = False) -> Answer:
 
     if not settings.device:
         raise InputError("levers are about a verdict, and a verdict needs a device", field="device")
-    found, settings = answer(settings, timed=False), _for_scope(settings)
+    found, settings = answer(settings), _for_scope(settings)
     model = model_with_dims(settings)
     devices = {device.name: device for device in (catalog.device(name) for name in settings.device)}
     filled = (
