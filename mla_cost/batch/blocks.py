@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from mla_cost.batch.array_layers import ArrayLayer, most
 from mla_cost.batch.matrices import Floats
 from mla_cost.batch.programs import Kinds, ProgramRows, Programs, TapePeak, compiled_account, held, program, sums
-from mla_cost.batch.summed import Summand, most
 from mla_cost.language import evaluate
 from mla_cost.language.evaluate import Tape
 from mla_cost.language.machine import PROGRAMS
@@ -83,8 +83,8 @@ def block(
 def _in_a_row(saved: Floats, gradients: Floats, largest: Sequence[Floats], layers: Any) -> Iterator[Floats]:
     """Peaks of blocks in a row. largest: of the first and of an inner one, forward and backward, for each look."""
     for number, (one, two, three, four) in enumerate(zip(*[iter(largest)] * 4, strict=True)):
-        first = Summand(saved, one, two, gradients)
-        others = Summand(saved, three, four, gradients, num_layers=layers - 1)
+        first = ArrayLayer(saved, one, two, gradients)
+        others = ArrayLayer(saved, three, four, gradients, num_layers=layers - 1)
         blocks: Any = [first, others]  # they add up only
         _, ahead, back = chunk_parts(ALONE, blocks, gradients_stay=number > 0)  # after what a dispatcher sees
         yield most((*ahead, *back))

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from mla_cost.batch.array_layers import ArrayLayer
 from mla_cost.batch.matrices import Floats, Ints, winners
-from mla_cost.batch.summed import Summand
 from mla_cost.declared import defaults
 from mla_cost.declared.states import Gathering
 from mla_cost.inputs.config import ModelConfig
@@ -149,7 +149,7 @@ def _stage(
     )
 
 
-class _Unit(Summand):
+class _Unit(ArrayLayer):
     """A layer whose figures are unit vectors, and those of its weights where they are gathered."""
 
     def __init__(self, count: int, place: int) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mla_cost.batch.array_layers import ArrayLayer, most
 from mla_cost.batch.matrices import monomials_of, over_others, rows_of
 from mla_cost.batch.programs import compiled_account, held
-from mla_cost.batch.summed import Summand, most
 from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.inputs import catalog
@@ -109,7 +109,7 @@ def test_blocks_in_a_row_have_their_peak_at_an_end():
     """Typed out: the first block alone, the first with all other gradients, the last on what the others keep."""
 
     def peak(kept: Any, gradients: Any, backward: Any) -> Any:
-        blocks: Any = [Summand(kept, 50, backward, gradients), Summand(kept, 30, 20, gradients, num_layers=4)]
+        blocks: Any = [ArrayLayer(kept, 50, backward, gradients), ArrayLayer(kept, 30, 20, gradients, num_layers=4)]
         _, ahead, back = chunk_parts(ALONE, blocks, gradients_stay=True)
         return most((*ahead, *back))
 

@@ -14,7 +14,7 @@ class _Bytes(NamedTuple):
     bytes: Any
 
 
-class Summand:
+class ArrayLayer:
     """A layer, or equal ones in a row, as far as a stage adds them up; its own evaluation too."""
 
     def __init__(
