@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mla_cost.declared import defaults
 from mla_cost.declared.profiles import PROFILES
@@ -34,9 +34,8 @@ def verdict(
     reserved: what the plan reserves beside it. Bytes.
     """
     items = reserve(device, settings, groups, reserved)
-    visible = device.visible_bytes
     required = peak + settings.other_memory
-    usable = visible.integer - sum(item.bytes for item in items)
+    usable = device.visible_bytes.integer - sum(item.bytes for item in items)
     trains = trained(point.kernel, device.arch, point.key, point.values)
     found: Status = STATUSES[status(usable - required, usable, trains)]
     reason = _reason(point, device, _subject(settings), found, usable - required)
@@ -45,12 +44,6 @@ def verdict(
         reason += f"; {_what_trains(device, settings, known(model, device, point.form, settings))}"
     if found in ("fits", "tight"):
         reason += at_the_high_end(items, usable - required)
-    basis = (
-        Basis("allocated peak", peak, "counted"),
-        Basis("other memory", int(settings.other_memory), "set with --other-memory"),
-        Basis("visible memory", visible.integer, _cited(device, visible.source, visible.note)),
-        *(_taken_off(_basis(device, item)) for item in items),
-    )
     return Verdict(
         status=found,
         required_bytes=required,
@@ -58,10 +51,19 @@ def verdict(
         headroom_bytes=usable - required,
         least_headroom_bytes=usable - beyond(items) - required,
         reason=reason,
-        basis=basis,
+        basis=tuple(_arithmetic(device, settings, peak, items)),
         counted_bytes=peak - allowed,
         budgeted_bytes=allowed + settings.other_memory,
     )
+
+
+def _arithmetic(device: DeviceConfig, settings: PlanSettings, peak: int, items: Sequence[Reserved]) -> Iterator[Basis]:
+    """What is compared with what."""
+    visible = device.visible_bytes
+    yield Basis("allocated peak", peak, "counted")
+    yield Basis("other memory", int(settings.other_memory), "set with --other-memory")
+    yield Basis("visible memory", visible.integer, _cited(device, visible.source, visible.note))
+    yield from (_taken_off(_basis(device, item)) for item in items)
 
 
 def _subject(settings: PlanSettings) -> tuple[str, str]:
