@@ -144,8 +144,8 @@ def forms_of(form: Any) -> tuple[str, ...]:
     return tuple(FORMS) if isinstance(form, str) and form == "all" else given.names("form", form, _FORMS)
 
 
-def answer(settings: PlanSettings) -> Answer:
-    """Answer a plan: one result per device and form, in the order asked."""
+def answer(settings: PlanSettings, *, timed: bool = True) -> Answer:
+    """Answer a plan: one result per device and form, in the order asked. timed: with how long each takes."""
     asked, settings = settings, _for_scope(settings)
     model = model_with_dims(settings)
     devices = [catalog.device(name) for name in settings.device]
@@ -155,7 +155,7 @@ def answer(settings: PlanSettings) -> Answer:
     for form in settings.form:
         named("form", form, FORMS)
     each: Sequence[DeviceConfig | None] = devices or [None]
-    results = [row for device in each for row in _rows(model, device, settings)]
+    results = [row for device in each for row in _rows(model, device, settings, timed=timed)]
     reported = {"sp_default": _sp_default(asked, model, settings.sp)}
     return Answer(_inputs(settings, model, devices) | reported, tuple(results))
 
@@ -189,7 +189,7 @@ def terms(settings: PlanSettings, term: str) -> tuple[Term, ...]:
     """
     from mla_cost.explaining.terms import explain
 
-    found, settings = answer(settings), _for_scope(settings)
+    found, settings = answer(settings, timed=False), _for_scope(settings)
     model = model_with_dims(settings)
     priced = [row for row in found.results if row.memory.allocated_peak_bytes is not None]
     if not priced:
@@ -233,7 +233,7 @@ def pictures(settings: PlanSettings) -> tuple[Picture, ...]:
     """
     from mla_cost.explaining.pictures import picture
 
-    found, settings = answer(settings), _for_scope(settings)
+    found, settings = answer(settings, timed=False), _for_scope(settings)
     model = model_with_dims(settings)
     device = {name: catalog.device(name) for name in found.inputs["devices"]}
     priced = [row for row in found.results if row.memory.allocated_peak_bytes is not None]
@@ -291,12 +291,12 @@ def _sp_default(asked: PlanSettings, model: ModelConfig, sp: int) -> str:
     return f"the largest up to {defaults.SP} that divides {model.dims.heads} heads and {asked.seq_len:,} tokens"
 
 
-def _rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
+def _rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, *, timed: bool) -> list[Result]:
     if settings.scope == "model":
         from mla_cost.pricing import model_rows
 
-        return model_rows.rows(model, device, settings)
-    return rows.rows(model, device, settings)
+        return model_rows.rows(model, device, settings, timed=timed)
+    return rows.rows(model, device, settings, timed=timed)
 
 
 def model_with_dims(settings: PlanSettings) -> ModelConfig:

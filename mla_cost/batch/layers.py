@@ -104,7 +104,8 @@ def _hidden(key: Key) -> Polynomial:
 def _persistent(key: Key, run: Timeline) -> tuple[Buffer, ...]:
     size = key.predicates.elements
     return tuple(
-        Buffer(item.name, size(item.outer), size(item.inner), DTYPE_BYTES[item.dtype]) for item in run.persistent
+        Buffer(item.name, size(item.outer), size(item.inner), DTYPE_BYTES[item.dtype], item.each)
+        for item in run.persistent
     )
 
 

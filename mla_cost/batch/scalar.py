@@ -23,7 +23,7 @@ from mla_cost.weights.states import require
 def row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> dict[str, Any]:
     """Every number of a point at the model scope, as columns hold it."""
     try:
-        (result,) = model_rows.rows(model, device, settings.model_copy(update={"form": (form,)}))
+        (result,) = model_rows.rows(model, device, settings.model_copy(update={"form": (form,)}), timed=False)
     except InputError:
         return refused("model")
     return coded(result, int(settings.other_memory))
@@ -61,7 +61,7 @@ def reason(
         require(parallel, keeping)
     except (Illegal, InputError, ProgramError) as error:
         return str(error)
-    (result,) = model_rows.rows(model, device, settings.model_copy(update={"form": (form,)}))
+    (result,) = model_rows.rows(model, device, settings.model_copy(update={"form": (form,)}), timed=False)
     return result.verdict.reason if result.verdict else ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,12 +148,18 @@ class Table:
 
     # ---- persistent buffers
 
-    def persistent(self, places: frozenset[int]) -> Floats:
-        """Persistent buffers of a stage of these layers. Bytes, a column for each distinct point."""
+    def persistent(self, counts: Sequence[int]) -> Floats:
+        """Persistent buffers of a stage with so many layers of every place. Bytes, a column for each distinct point."""
+        places = frozenset(at for at, count in enumerate(counts) if count)
         if places not in self._persistent:
-            buffers = (buffer for at in places for buffer in self._buffers.get(at, {}).values())
+            buffers = (buffer for buffer in self._standing(places) if not buffer.each)
             self._persistent[places] = sum(by_name(buffers).values(), self._allowed(places))
-        return self._persistent[places]
+        own = (counts[at] * buffer.bytes for at in places for buffer in self._standing((at,)) if buffer.each)
+        return sum(own, self._persistent[places])
+
+    def _standing(self, places: Iterable[int]) -> Iterator[Buffer]:
+        for at in places:
+            yield from self._buffers.get(at, {}).values()
 
     def _allowed(self, places: frozenset[int]) -> Floats:
         """What the profile is budgeted."""

@@ -260,8 +260,7 @@ class Tile:
         needs = stage.needs @ moments
         moment = needs.argmax(axis=0)
         active = needs[moment, np.arange(len(where))]
-        present = frozenset(at for at, count in enumerate(stage.counts) if count)
-        persistent = self.table.persistent(present)[self.which[where]]
+        persistent = self.table.persistent(stage.counts)[self.which[where]]
         peak = stage_peak(held.sum(axis=0), persistent, active, step)
         mine = worse(peak, worst.peak[where])
         at = where[mine]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from math import lcm
-from typing import Any, Protocol, overload
+from typing import Any, Final, Protocol, overload
 
 
 class _OfTwo(Protocol):
@@ -26,15 +26,20 @@ def _of_two(function: Callable[[Any, Any], Any]) -> _OfTwo:
     return function
 
 
+_NUMBERS: Final = frozenset({int, float, bool})
+
+
 def is_array(value: Any) -> bool:
     """Whether a value is many numbers and not one."""
-    return getattr(value, "ndim", 0) > 0
+    return type(value) not in _NUMBERS and getattr(value, "ndim", 0) > 0
 
 
 def _module(*values: Any) -> Any:
     """The module of the first array among them, which is loaded already; None where all are numbers."""
-    first = next((value for value in values if is_array(value)), None)
-    return None if first is None else sys.modules[type(first).__module__.partition(".")[0]]
+    for value in values:
+        if is_array(value):
+            return sys.modules[type(value).__module__.partition(".")[0]]
+    return None
 
 
 def _asked(name: str, first: Any, second: Any) -> Any:

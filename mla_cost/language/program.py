@@ -133,6 +133,8 @@ class Piece(NamedTuple):
         return f"{owner}piece {self.name}, line `{line}`"
 
 
+ATTEND: Final = "attend"  # the op that a kernel's piece stands for, or a scheme's
+
 SIZES_ASKED: Final = (
     "seq_len",
     "sp",
@@ -261,18 +263,24 @@ class Pair(NamedTuple):
 class Allowance(NamedTuple):
     """Memory that an implementation takes for itself and that no program shows. with_experts: in expert layers only.
 
-    on: bytes on architectures where they differ, by a device's `arch`.
+    role: only on a stage that has a layer of it. on: bytes on architectures where they differ, by a device's `arch`.
     """
 
     name: str
     bytes: int
     source: str
     with_experts: bool = False
+    role: Role | None = None
     on: Mapping[str, int] = MappingProxyType({})
 
     def at(self, arch: str) -> int:
         """Bytes on an architecture, `bytes` without one."""
         return self.on.get(arch, self.bytes)
+
+    def taken_by(self, layers: Sequence[Layer]) -> bool:
+        """Whether a stage of these layers takes it."""
+        experts = not self.with_experts or any(layer.experts for layer in layers)
+        return bool(layers) and experts and (self.role is None or any(layer.role == self.role for layer in layers))
 
 
 class StagingShape(NamedTuple):
@@ -307,7 +315,8 @@ class Profile(NamedTuple):
     values of cross_entropy that its head knows. allowances: budgeted beside what its programs count. reentrant: its
     checkpoints run a part again to its end and go back through it by themselves. staging: by dispatcher, what lies
     outside torch. shardings: its own ways to share optimizer states, any where empty. overlaps: the
-    settings of overlap that it has on where nothing is said. once_per_node: dispatchers that send a row to a node once
+    settings of overlap that it has on where nothing is said. left_of_chunk: hidden states that each chunk goes on
+    holding between two steps where it received its input. once_per_node: dispatchers that send a row to a node once
     and on from there. notes: reported with every answer.
     """
 
@@ -328,6 +337,7 @@ class Profile(NamedTuple):
     shardings: tuple[str, ...] = ()
     overlaps: tuple[str, ...] = ()
     once_per_node: tuple[str, ...] = ()
+    left_of_chunk: int = 0
     notes: tuple[str, ...] = ()
 
     def pieces(self, layer: str) -> Mapping[str, Piece]:
@@ -352,8 +362,9 @@ class Scheme(NamedTuple):
     attends: the op, with its words, that attends and exchanges in one call. text: pieces that stand in place of the
     form's, with points of their own. inside: what inner groups of `sp_inside` ranks do, next to each other: `moves` run
     among them (`heads`), or they are the windows of a ring (`window`); what attends goes between the groups.
-    deal: how the tokens of a sequence sit on ranks. profiles: whose code runs it. basis: whether its moves were read in
-    code or in equations (`stated`), follow from what was read (`derived`), or are ours from words (`inferred`).
+    turns: heads go one of each rank at a time. deal: how the tokens of a sequence sit on ranks. profiles: whose code
+    runs it. basis: whether its moves were read in code or in equations (`stated`), follow from what was read
+    (`derived`), or are ours from words (`inferred`).
     offered: whether searches, levers and the grids of tests try it where nobody names it. systems: where it is found,
     under the names that it has there. use: when, as the end of a sentence. notes: reported with every answer.
     """
@@ -366,6 +377,7 @@ class Scheme(NamedTuple):
     attends: str = ""
     text: str = ""
     inside: Literal["", "heads", "window"] = ""
+    turns: bool = False
     deal: Literal["contiguous", "zig-zag"] = "contiguous"
     profiles: tuple[str, ...] = ("reference",)
     basis: Literal["stated", "derived", "inferred"] = "stated"
@@ -376,7 +388,9 @@ class Scheme(NamedTuple):
 
     @property
     def piece(self) -> Piece:
-        """What stands in the place of the kernel's piece under a scheme that attends itself."""
+        """What stands in the place of the kernel's piece under a scheme that attends itself: its own, or its one op."""
+        if ATTEND in self.pieces:
+            return self.pieces[ATTEND]
         text = f"attend(q, key, value):\n    o = {self.attends} q, key, value\n    return o"
         return parse(text, f"scheme {self.name}")["attend"]
 
@@ -393,7 +407,7 @@ class Scheme(NamedTuple):
     @property
     def divides_heads(self) -> bool:
         """Whether each rank computes its own heads only."""
-        return any(first_op(move) in {"sequence_to_heads", "own_heads"} for move in self.moves.values())
+        return self.turns or any(first_op(each) in {"sequence_to_heads", "own_heads"} for each in self.moves.values())
 
     def groups(self, inner: Any, outer: Any) -> tuple[Any, Any]:
         """Whether heads are divided, and whether there are groups inside groups, for so many ranks of each.

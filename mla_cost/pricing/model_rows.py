@@ -23,19 +23,26 @@ from mla_cost.pricing.whole_model import StageCost, evaluated, parallel_of, repo
 from mla_cost.results import Breakdown, Communication, Memory, PeakEvent, Result, Stage, Time, Verdict
 
 
-def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
-    """One result per form asked for. An impossible combination is a row too: `illegal`, its numbers None."""
-    return [_row(model, device, form, settings) for form in settings.form]
+def rows(
+    model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, *, timed: bool = True
+) -> list[Result]:
+    """One result per form asked for. An impossible combination is a row too: `illegal`, its numbers None.
+
+    timed: whether anybody reads how long a step takes, which costs as much as all else.
+    """
+    return [_row(model, device, form, settings, timed=timed) for form in settings.form]
 
 
-def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> Result:
+def _row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings, *, timed: bool) -> Result:
     try:
-        return _priced(model, device, form, settings)
+        return _priced(model, device, form, settings, timed=timed)
     except Illegal as error:
         return illegal(device, form, settings, str(error))
 
 
-def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> Result:
+def _priced(
+    model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings, *, timed: bool
+) -> Result:
     chosen, why, costs = evaluated(model, device, form, settings)
     worst = reported(costs, settings)
     point = worst.costs[0].segments[-1].point
@@ -43,10 +50,10 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
     memory, sent = _memory(costs, worst, traffic), traffic[worst.stage]
     _require_exact(worst, traffic)
 
-    def timed(asked: PlanSettings) -> Time | None:
+    def time_of(asked: PlanSettings) -> Time | None:
         return step_time(model, device, asked, costs, traffic, _model_flops(costs, asked))
 
-    time = timed(chosen)
+    time = time_of(chosen) if timed else None
     return Result(
         device=device.name if device else None,
         scope=settings.scope,
@@ -66,7 +73,7 @@ def _priced(model: ModelConfig, device: DeviceConfig | None, form: str, settings
             *PROFILES[settings.profile].notes,
             *model_notes(model, settings, costs),
             *notes.notes(model, settings, point, device=device is not None),
-            *notes.of_times(chosen, time, timed),
+            *(notes.of_times(chosen, time, time_of) if timed else ()),
         ),
         time=time,
     )
@@ -189,4 +196,5 @@ def _stage(cost: StageCost, sent: int) -> Stage:
         saved_bytes=_saved(cost),
         moments_bytes=cost.states.moment_bytes,
         sent_bytes=sent,
+        between_steps_bytes=cost.between_steps,
     )

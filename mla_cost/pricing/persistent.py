@@ -16,16 +16,22 @@ from mla_cost.results import Breakdown
 
 
 class Buffer(NamedTuple):
-    """A tensor that a layer keeps for the whole run. Rows, elements of a row and bytes of an element."""
+    """A tensor that a layer keeps for the whole run. Rows, elements of a row, bytes of an element; each: as there."""
 
     name: str
     outer: Any
     inner: Any
     element_bytes: int
+    each: bool = False
+
+    @property
+    def bytes(self) -> Any:
+        """Of one."""
+        return self.outer * self.inner * self.element_bytes
 
 
 def by_name(buffers: Iterable[Buffer]) -> dict[str, Any]:
-    """Bytes of each name: layers share a tensor of one name and shape."""
+    """Bytes of each name: layers share a tensor of one name and shape, unless each has its own."""
     seen: dict[str, list[Buffer]] = {}
     found: dict[str, Any] = {}
     for buffer in buffers:
@@ -33,16 +39,16 @@ def by_name(buffers: Iterable[Buffer]) -> dict[str, Any]:
         new: Any = True
         for other in before:
             new = new & ((buffer.outer != other.outer) | (buffer.inner != other.inner))
-        found[buffer.name] = found.get(buffer.name, 0) + new * (buffer.outer * buffer.inner * buffer.element_bytes)
-        before.append(buffer)
+        found[buffer.name] = found.get(buffer.name, 0) + new * buffer.bytes
+        if not buffer.each:
+            before.append(buffer)
     return found
 
 
 def allowances(profile: Profile, layers: Iterable[str], arch: str) -> dict[str, int]:
     """What a profile budgets for a stage with these layers, by name. Bytes."""
-    names = set(layers)
-    experts = any(LAYERS[name].experts for name in names)
-    return {item.name: item.at(arch) for item in profile.allowances if names and (experts or not item.with_experts)}
+    present = [LAYERS[name] for name in set(layers)]
+    return {item.name: item.at(arch) for item in profile.allowances if item.taken_by(present)}
 
 
 def persistent_buffers(costs: Sequence[ChunkCost], profile: Profile, arch: str) -> tuple[Breakdown, ...]:
@@ -60,4 +66,4 @@ def _buffers(segment: Segment) -> Iterable[Buffer]:
     size, values = segment.point.key.predicates.elements, segment.at.values
     for item in segment.at.account.timeline.persistent:
         outer, inner = size(item.outer).at(values), size(item.inner).at(values)
-        yield Buffer(item.name, outer, inner, DTYPE_BYTES[item.dtype])
+        yield Buffer(item.name, outer, inner, DTYPE_BYTES[item.dtype], item.each)

@@ -37,8 +37,13 @@ from mla_cost.results import (
 )
 
 
-def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
-    """One result per form asked for. An impossible combination is a row too: `illegal`, its numbers None."""
+def rows(
+    model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, *, timed: bool = True
+) -> list[Result]:
+    """One result per form asked for. An impossible combination is a row too: `illegal`, its numbers None.
+
+    timed: whether anybody reads how long it takes, which costs as much as all else.
+    """
     family = device.family if device else "none"
     chosen = {form: automatic.with_kernel(model, device, form, settings) for form in settings.form}
     priced = {form: _try(model, form, own, family) for form, (own, _) in chosen.items()}
@@ -49,7 +54,7 @@ def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings
         if isinstance(it, Illegal):
             found.append(illegal(device, form, own, str(it)))
         else:
-            row = _row(model, device, own, it, baseline, why)
+            row = _row(model, device, own, it, baseline, why, timed=timed)
             found.append(row._replace(beside=_beside(model, device, settings, row) if why else None))
     return found
 
@@ -110,12 +115,15 @@ def _row(
     it: BlockFigures,
     baseline: BlockFigures | None,
     why: tuple[str, ...],
+    *,
+    timed: bool,
 ) -> Result:
     found = numbers(model, device, settings, it)
     verdict = found.verdict
-    time = block_time(it, device, settings)
+    time = block_time(it, device, settings) if timed else None
     notes = [*why, *_notes(it), *ignored.block_notes(settings, it.point, device=device is not None)]
-    notes += ignored.of_times(settings, time, lambda other: block_time(it, device, other))
+    if timed:
+        notes += ignored.of_times(settings, time, lambda other: block_time(it, device, other))
     if device and verdict and verdict.status == "oom":
         notes.insert(0, verdicts.fused_way_out(model, device, it.point.form, settings))
     return found._replace(

@@ -186,6 +186,11 @@ class Segments:
         segments = list(map(self.of, self.places(chunk)))
         return chunk_cost(chunk, segments, self._units(segments))
 
+    def left_of(self, costs: Sequence[ChunkCost], chunks: Sequence[Chunk]) -> int:
+        """What chunks that received their input go on holding between steps. Bytes."""
+        received = [cost for cost, chunk in zip(costs, chunks, strict=True) if cost.segments and not chunk.embedding]
+        return sum(self.profile.left_of_chunk * cost.segments[0].hidden_bytes for cost in received)
+
     def _units(self, segments: Sequence[Segment]) -> Units | None:
         if self._gathering is None or self._unit is None:
             return None

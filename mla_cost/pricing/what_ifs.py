@@ -51,11 +51,11 @@ class PricedPlan:
         self.settings = settings
         self.row = row
 
-    def after(self, change: Change) -> PricedPlan:
-        """The plan with a change; one that cannot be is an illegal row with the reason."""
+    def after(self, change: Change, *, timed: bool = False) -> PricedPlan:
+        """The plan with a change; one that cannot be is an illegal row with the reason. timed: with its seconds."""
         settings = _changed(self, change)
         try:
-            (row,) = rows(self.model, self.device, settings)
+            (row,) = rows(self.model, self.device, settings, timed=timed)
         except InputError as error:
             row = pricing.illegal(self.device, settings.form[0], settings, str(error))
         return PricedPlan(self.model, self.device, settings, row)
@@ -143,13 +143,15 @@ def with_levers(
     return row._replace(verdict=row.verdict._replace(levers=tuple(reported), remedy=remedy(asked, allowed)))
 
 
-def rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings) -> list[Result]:
-    """The rows of a plan in its scope."""
+def rows(
+    model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, *, timed: bool = True
+) -> list[Result]:
+    """The rows of a plan in its scope. timed: with how long it takes."""
     if settings.scope == "model":
         from mla_cost.pricing import model_rows
 
-        return model_rows.rows(model, device, settings)
-    return pricing.rows(model, device, settings)
+        return model_rows.rows(model, device, settings, timed=timed)
+    return pricing.rows(model, device, settings, timed=timed)
 
 
 def _changed(plan: PricedPlan, change: Change) -> PlanSettings:
@@ -241,7 +243,7 @@ def _pipeline(model: ModelConfig, settings: PlanSettings) -> Change:
 
 def lever(asked: PricedPlan, change: Change) -> Lever:
     """A change with what it does."""
-    after = asked.after(change)
+    after = asked.after(change, timed=asked.row.time is not None)
     made = after.status != "illegal"
     dropped, kept = _exchanged(asked, after) if made and change.lever == "remat" else (None, None)
     return Lever(

@@ -38,7 +38,7 @@ MAIN_DTYPES = {"fp32": "fp32", "remainders": "int16"}  # of the setting `main_we
 
 
 class StageCost(NamedTuple):
-    """One stage evaluated. Bytes on one rank."""
+    """One stage evaluated. Bytes on one rank. left: by its chunks, between steps."""
 
     stage: int
     chunks: tuple[Chunk, ...]
@@ -47,6 +47,7 @@ class StageCost(NamedTuple):
     states: States
     active: StageActivations
     persistent: tuple[Breakdown, ...] = ()
+    left: int = 0
 
     @property
     def allowed(self) -> int:
@@ -66,6 +67,12 @@ class StageCost(NamedTuple):
             part=None,
             after=STEP,
         )
+
+    @property
+    def between_steps(self) -> int:
+        """What is allocated when a step has ended."""
+        stood: int = self.states.total + sum(part.bytes for part in self.persistent) + self.left
+        return stood
 
     @property
     def peak(self) -> int:
@@ -232,7 +239,16 @@ def stage_costs(model: ModelConfig, form: str, settings: PlanSettings, family: s
     alike = {tuple(map(segments.alike, chunks)): chunks for chunks in laid_out}
     kept = {key: _kept(weights, parallel, keeping, segments, chunks, arch) for key, chunks in alike.items()}
     return [
-        StageCost(at, chunks, costs, held, kept_states, activations(parallel, at, costs), buffers)
+        StageCost(
+            at,
+            chunks,
+            costs,
+            held,
+            kept_states,
+            activations(parallel, at, costs),
+            buffers,
+            left=segments.left_of(costs, chunks),
+        )
         for at, chunks in enumerate(laid_out)
         for costs, held, kept_states, buffers in [kept[tuple(map(segments.alike, chunks))]]
     ]

@@ -44,6 +44,8 @@ class Stage(NamedTuple):
     between its forward and its backward. Where the peak event is inside
     the optimizer step, nothing is in flight or kept, and working is what the step makes. moments: Adam's part of the
     optimizer, which the first step makes. sent: wire bytes of one rank in one optimizer step, over all axes.
+    between_steps: what is allocated when a step has ended, as logs tell it: states, persistent buffers, and what a
+    pipeline's loop goes on holding.
     """
 
     stage: int
@@ -62,6 +64,7 @@ class Stage(NamedTuple):
     saved_bytes: int = 0
     moments_bytes: int = 0
     sent_bytes: int = 0
+    between_steps_bytes: int = 0
 
 
 class Memory(NamedTuple):

@@ -79,7 +79,7 @@ def examine(error: OutOfMemory, settings: PlanSettings) -> Postmortem:
     if device.family != error.family:
         what = f"the error is of {error.family}, and {device.name} is of {device.family}"
         raise InputError(what, field="--device")
-    row = api.answer(one).results[0]
+    row = api.answer(one, timed=False).results[0]
     peak = row.memory.allocated_peak_bytes
     if peak is None or row.verdict is None:
         raise InputError(row.verdict.reason if row.verdict else "the plan has no numbers")

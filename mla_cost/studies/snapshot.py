@@ -72,7 +72,7 @@ def write_timeline(settings: PlanSettings, path: Path) -> None:
 def _predicted(settings: PlanSettings) -> tuple[Result, list[TimelineStep]]:
     """The first form on the first device, and its timeline."""
     one = settings.model_copy(update={"device": settings.device[:1], "form": settings.form[:1]})
-    row = api.answer(one).results[0]
+    row = api.answer(one, timed=False).results[0]
     if row.memory.allocated_peak_bytes is None:
         raise InputError(row.verdict.reason if row.verdict else "the plan has no figures")
     by_scope = one.by_scope() if one.scope == "model" else api.with_usual_sp(one.by_scope())

@@ -408,7 +408,24 @@ def test_what_stands_for_the_whole_run():
         "gather buffer of the output head": (4096 * 7168 * 2, "counted"),
         "cuBLAS workspace": (33_555_456, "budgeted"),
         "cuBLAS workspaces of the grouped products": (4 * 33_555_456, "budgeted"),
+        # a handle of the main thread and one of autograd's: CublasHandlePool.cpp, 4096 * 8 * 1024 on sm90
+        "torch's cuBLAS workspaces of the output head": (2 * 4096 * 8 * 1024, "budgeted"),
+        # four layers: angles [4096, 64] in fp32, cosine and sine in bf16
+        "rotary tables of every layer": (4 * 4096 * 64 * (4 + 2 + 2), "counted"),
     }
+
+
+def test_between_steps_the_golden_run_is_met():
+    """Beside states and buffers, of each of two chunks the last input and its gradient, [2048 1 7168] in bf16.
+
+    6.1 MB are missing of the 33,393,850,368 that the golden values of Megatron-LM@a50252b6ad have at iteration 5.
+    """
+    found = last_rank(proxy(), **HYBRID)
+    standing = sum(part.bytes for part in found.persistent)
+    assert found.between_steps - found.states.total - standing == 2 * 2 * 2048 * 7168 * 2
+    assert 0 < 33_393_850_368 - found.between_steps < 2e-4 * 33_393_850_368
+    first = stage_costs(proxy(), "explicit", settings(**HYBRID), "cuda")[0]  # its first chunk embeds
+    assert first.left == 2 * 2048 * 7168 * 2
 
 
 def test_equal_shapes_share_one_stand_in():

@@ -295,6 +295,14 @@ _CUBLAS = (
     "4 MiB before)"
 )
 _WORKSPACE, _SMALL = 32 * 2**20 + 1024, {"sm80": 4 * 2**20}
+# One for each handle and stream, from the caching allocator. The output layer is torch's own product
+# (tensor_parallel/layers.py, `_linear_forward` and `backward`), forward under the handle of the main thread and back
+# under that of autograd's: the pool hands them out by thread.
+_TORCH_CUBLAS = (
+    "pytorch/pytorch aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize: 4096 x 8 KiB from sm90 on, "
+    "2 x 4096 + 8 x 16 KiB before; two handles, the main thread's and autograd's (CUBLAS_WORKSPACE_CONFIG sets it)"
+)
+_TORCH_WORKSPACE, _TORCH_SMALL = 4096 * 8 * 1024, {"sm80": 4096 * 1024 * 2 + 16 * 1024 * 8}
 _NO_PATH = "Megatron-Core trains dense MLA by expanding the latent; use form explicit, or profile reference"
 
 _SPARSE = (
@@ -336,9 +344,19 @@ PROFILE = Profile(
             with_experts=True,
             on={arch: 4 * size for arch, size in _SMALL.items()},
         ),
+        Allowance(
+            "torch's cuBLAS workspaces of the output head",
+            2 * _TORCH_WORKSPACE,
+            _TORCH_CUBLAS,
+            role="head",
+            on={arch: 2 * size for arch, size in _TORCH_SMALL.items()},
+        ),
     ),
     shardings=("ddp", "distributed"),
     once_per_node=("deepep", "hybridep"),
+    # its last input and that one's gradient: transformer/transformer_block.py, `set_input_tensor`, which nothing takes
+    # back; pipeline_parallel/schedules.py, `backward_step`, where the gradient that is sent is the input's own `.grad`
+    left_of_chunk=2,
     staging={"deepep": Staging(deepep_buffers, _DEEPEP), "hybridep": Staging(hybridep_buffers, _HYBRIDEP)},
     notes=(
         (

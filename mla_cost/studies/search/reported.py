@@ -53,7 +53,7 @@ def checked(space: Space, row: Row) -> Verdict:
     """
     settings, question = space.settings(row), space.question
     form = settings.form[0]
-    (result,) = model_rows.rows(question.model, question.device, settings)
+    (result,) = model_rows.rows(question.model, question.device, settings, timed=False)
     verdict = result.verdict
     assert verdict is not None
     most = stage_work.most_of_stages(question.model, question.device, form, settings)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from mla_cost.language.machine import Gradients, Machine, Tensor
+from mla_cost.language.machine import Gradients, Machine, PersistentBuffer, Tensor
 from mla_cost.language.ops import op
 from mla_cost.language.rules.elementwise import add, negate
 from mla_cost.language.rules.split import concat, cut_up
 
+TABLES = "rotary tables of every layer"
+
 
 @op("rope", "in-place", kind="rope")
 def rope_in_place(machine: Machine, label: str, query: Tensor) -> Tensor:
-    """Fused rotation of the query where it lies, its gradient likewise; only tables are kept.
+    """Fused rotation of the query where it lies, its gradient likewise; only tables are kept, in every layer its own.
 
-    M: fusions/fused_mla_yarn_rope_apply.py:335.
+    M: fusions/fused_mla_yarn_rope_apply.py:335; models/common/embeddings/yarn_rotary_pos_embedding.py, `forward`, whose
+    `lru_cache` holds angles of the latest 32 layers (earlier ones are counted too), and `_set_cos_sin_cache`.
     """
+    _stand(machine, query, ("r+r",))  # angles in fp32; cosines and sines in bf16
     view = machine.view(query, query.axes)
     view.label = label
     turned = machine.bytes_of((*query.dims[:-1], "r"), query.dtype)  # the other columns stay where they are
@@ -48,8 +52,10 @@ def rope_keys_values(machine: Machine, parts: tuple[tuple[str, str], ...], kv: T
 def rope_with_tables(machine: Machine, label: str, tensor: Tensor) -> Tensor:
     """Unfused rotation: each call makes its cosine and sine [s r] anew, and the products keep them.
 
-    M: models/common/embeddings/rope_utils.py:142-147. What else is made on the way is that of `rope`.
+    M: models/common/embeddings/rope_utils.py:142-147. What else is made on the way is that of `rope`. Angles stand as
+    for the fused rotation, with no cosine and sine of this length beside them.
     """
+    _stand(machine, tensor, ("r",))
     turned = _times_table(machine, f"{label} cosine", tensor)
     at = len(tensor.axes) - 1
     first, second = cut_up(machine, tensor, at, [(f"{label}, first", "r_half"), (f"{label}, second", "r_half")])
@@ -71,3 +77,10 @@ def _times_table(machine: Machine, label: str, tensor: Tensor) -> Tensor:
 
     machine.attach([result], [tensor], backward, saved=[table])
     return result
+
+
+def _stand(machine: Machine, tensor: Tensor, inner: tuple[str, ...]) -> None:
+    """Once for a layer, however often it rotates."""
+    standing = PersistentBuffer(TABLES, tensor.dims[:1], inner, "fp32", each=True)
+    if standing not in machine.timeline.persistent:
+        machine.timeline.persistent.append(standing)
