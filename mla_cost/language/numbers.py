@@ -44,6 +44,8 @@ def _module(*values: Any) -> Any:
 
 def _asked(name: str, first: Any, second: Any) -> Any:
     """What an operand of its own kind answers; None where both are numbers or arrays of them."""
+    if type(first) in _NUMBERS and type(second) in _NUMBERS:
+        return None
     if hasattr(first, name):
         return getattr(first, name)(second)
     return getattr(second, name)(first) if hasattr(second, name) else None
@@ -71,7 +73,7 @@ def minimum(first: Any, second: Any) -> Any:
 
 def where(condition: Any, then: Any, otherwise: Any) -> Any:
     """One of two, by a truth value or an array of them. Both are worked out: neither may divide by zero."""
-    if hasattr(condition, "where"):
+    if type(condition) not in _NUMBERS and hasattr(condition, "where"):
         return condition.where(then, otherwise)
     of_arrays = _module(condition)
     if of_arrays:
