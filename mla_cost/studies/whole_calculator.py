@@ -78,7 +78,7 @@ COLUMNS: Final = {
 _FLAGS: Final = ("P", "t", "E", "b")
 
 
-class Run(NamedTuple):
+class AttentionRun(NamedTuple):
     """What attention runs on some devices: a kernel, its padding of V, and the workspace that counts."""
 
     kernel: str
@@ -158,9 +158,9 @@ class _Held:
     def _divides(self, *, tp: int = 1, pp: int = 1, ep: int = 1) -> bool:
         return not problems(Parallel(tp=tp, pp=pp, ep=ep, dp=ep), shape_of(self.model, state_settings(self.base)))
 
-    def _run(self, form: str, device: DeviceConfig) -> Run:
+    def _run(self, form: str, device: DeviceConfig) -> AttentionRun:
         chosen, _ = with_kernel(self.model, device, form, self.base)
-        return Run(chosen.kernel, chosen.value_padding, kinds_of(device.family))
+        return AttentionRun(chosen.kernel, chosen.value_padding, kinds_of(device.family))
 
     def code(self) -> Iterator[str]:
         """Definitions of all that the page's own script asks for."""
@@ -189,7 +189,7 @@ class _Held:
         yield f"const STATUS=(headroom,usable,trained)=>{status_code()};"
 
     @cached_property
-    def _runs(self) -> tuple[Run, ...]:
+    def _runs(self) -> tuple[AttentionRun, ...]:
         return tuple(dict.fromkeys(self.runs.values()))
 
     # ---- layers
@@ -224,7 +224,7 @@ class _Held:
             which[f"{form}|{self._runs.index(run)}|{remat}|{''.join(str(int(each)) for each in flags)}"] = str(at)
         return list(programs), which
 
-    def _asked(self, form: str, run: Run, remat: str, flags: tuple[bool, ...], place: Place) -> Any:
+    def _asked(self, form: str, run: AttentionRun, remat: str, flags: tuple[bool, ...], place: Place) -> Any:
         """What a layer is compiled for, and its point at some sizes; None where no program exists."""
         many, tp, ep, several = flags
         degrees = {name: self.choices[name][on] for name, on in (("tp", tp), ("ep", ep))}
