@@ -13,7 +13,7 @@ from mla_cost.batch.composed import require_equal
 from mla_cost.inputs.catalog import device, model
 from mla_cost.inputs.config import validated
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.pricing import model_rows
+from mla_cost.pricing import rows
 
 SWITCHED = {"tp_overlap": "on", "expert_overlap": "on", "gradient_overlap": "on", "gather_overlap": "on"}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, list[Any]]]] = {
@@ -46,7 +46,7 @@ def test_a_step_takes_what_a_plan_says(name: str) -> None:
     assert (found["seconds"] > 0).all()
     for at in (0, len(points) // 2 - 1, len(points) - 1):
         asked = settings.model_copy(update=dict(zip(axes, points[at], strict=True)))
-        (row,) = model_rows.rows(model("deepseek-v3"), device(where), asked)
+        (row,) = rows.rows(model("deepseek-v3"), device(where), asked)
         time = row.time
         assert time is not None
         wanted = {
@@ -62,7 +62,7 @@ def test_a_step_takes_what_a_plan_says(name: str) -> None:
 def test_a_sweep_tells_time_where_a_device_has_ceilings() -> None:
     over = {"tp": [1, 64], "device": ["h100-80gb", "none"]}
     study = mla_cost.sweep("deepseek-v2-lite", form="laga", over=over, ep=8, dp=8, time=True)
-    told = [(row["device"], row["status"], row["seconds"] is not None) for row in study]
+    told = [(row["device"], row["status"], row["seconds"] is not None) for row in map(study.row, range(len(study)))]
     assert told == [
         ("h100-80gb", "oom", True),
         ("none", "none", False),

@@ -322,7 +322,7 @@ def test_the_least_time_comes_first_and_no_row_beats_the_set_of_memory_left_agai
     assert (first.seconds, first.seconds_low) == pytest.approx((again.time.total.seconds, again.time.total.low))
     assert [row.too_close is None for row in found.results[:9]] == [*[False] * 8, True]
     assert not first.too_close
-    kept = [(-row.headroom_bytes, row.seconds) for row in found.time_pareto]
+    kept = [(-row.headroom_bytes, row.seconds or 0.0) for row in found.time_pareto]
     for one in (*fitting, *found.time_pareto, *found.pareto):
         assert one.seconds is not None
         mine = (-one.headroom_bytes, one.seconds)
@@ -511,7 +511,8 @@ def test_random_candidates_are_plans(model, asked):
     draw = random.Random(0)  # noqa: S311  (no secret)
     rows = [draw.choice(each(table)) for table in found for _ in range(6)]
     for row in rows:
-        verdict, reported = checked(space, row), candidate(space, row)
+        verdict, reported = checked(space, row).verdict, candidate(space, row)
+        assert verdict is not None
         assert (reported.status, reported.required_bytes) == (verdict.status, verdict.required_bytes)
         assert sum(reported.sent_by_axis.values()) == reported.sent_bytes
 
