@@ -207,10 +207,10 @@ class _Carried:
 
     def __init__(self, machine: Machine, mesh: Mesh, words: Words, sent: Dims, key: Tensor, value: Tensor) -> None:
         self.machine, self.mesh, self.words, self.sent = machine, mesh, words, sent
+        self.name = f"{key.label} and {value.label}"
         if words.saved == "own" and not machine.is_contiguous(value):
             value = machine.copied(value, f"{value.label}, contiguous")
         self.key, self.value, self.dtype = key, value, key.dtype
-        self.name = f"{key.label} and {value.label}"
         self.others = f"{mesh.ranks}_others"
         self.parts = (key.dims, value.dims)
         if words.saved != "own":
