@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.mesh.schedule import idle
-from mla_cost.pricing import automatic, model_rows, what_ifs, whole_model
+from mla_cost.pricing import automatic, rows, what_ifs, whole_model
 from mla_cost.pricing.resolve import Illegal, scheme_of
 from mla_cost.results import Verdict
 from mla_cost.studies.search.options import CHOICES, SearchQuestion
@@ -28,7 +28,8 @@ def miss_of(space: Space, found: Ranked, watch: Watch = unwatched) -> Miss:
     if not found.nearest:
         return Miss(None, "", None, _problems(space), None, (), None)
     (row,) = found.nearest
-    reason, short = checked(space, row).reason, max(0, row["short"])
+    verdict = checked(space, row).verdict
+    reason, short = verdict.reason if verdict else "", max(0, row["short"])
     watch("changes of the nearest miss", 0, 0)
     verdict = _with_levers(question, space.settings(row))
     levers = tuple(lever for lever in verdict.levers if lever.status in FIT)
@@ -48,7 +49,7 @@ def _problems(space: Space) -> tuple[str, ...]:
 def _with_levers(question: SearchQuestion, settings: PlanSettings) -> Verdict:
     """The verdict of a plan with what each change of it would do, as far as the search itself may go."""
     model, device = question.model, question.device
-    (row,) = model_rows.rows(model, device, settings)
+    (row,) = rows.rows(model, device, settings)
     reported = what_ifs.with_levers(model, device, settings, row, allowed=partial(within, question)).verdict
     assert reported is not None
     return reported
