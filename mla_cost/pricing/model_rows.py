@@ -12,6 +12,7 @@ from mla_cost.mesh.schedule import schedule_of
 from mla_cost.pricing import notes, verdicts
 from mla_cost.pricing.block import too_large
 from mla_cost.pricing.key import Key
+from mla_cost.pricing.links import with_links
 from mla_cost.pricing.model_notes import model_notes
 from mla_cost.pricing.resolve import IMPLEMENTATION, Illegal
 from mla_cost.pricing.rows import illegal
@@ -64,7 +65,7 @@ def _priced(
         settings={**_settings(chosen, point.key), "stage": worst.stage},
         key=point.key.predicates.words(),
         memory=memory,
-        communication=sent,
+        communication=with_links(sent, device, chosen),
         flops=stage_flops(worst, chosen),
         compared_to_explicit=(),
         verdict=_reported_verdict(model, device, chosen, costs) if device else None,

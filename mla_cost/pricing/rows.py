@@ -20,6 +20,7 @@ from mla_cost.pricing.compare import compare
 from mla_cost.pricing.compile import timeline
 from mla_cost.pricing.flops import flops
 from mla_cost.pricing.key import form_of
+from mla_cost.pricing.links import with_links
 from mla_cost.pricing.notes import why_no_layout
 from mla_cost.pricing.resolve import Illegal, Point, resolve
 from mla_cost.pricing.step_traffic import collectives, communication
@@ -129,6 +130,7 @@ def _row(
     return found._replace(
         settings=_settings(settings, it.point),
         memory=_memory(it, found.memory),
+        communication=with_links(found.communication, device, settings),
         compared_to_explicit=compare(it, baseline) if baseline is not None else (),
         notes=tuple(note for note in notes if note),
         time=time,
