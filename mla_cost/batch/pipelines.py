@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from mla_cost.batch.array_layers import ArrayLayer
 from mla_cost.batch.matrices import Floats, Ints, winners
 from mla_cost.declared import defaults
 from mla_cost.declared.states import Gathering
@@ -149,23 +150,14 @@ def stage_rows(
     )
 
 
-class _Unit:
-    """A layer whose figures are unit vectors, for functions that add up figures whatever they are."""
+class _Unit(ArrayLayer):
+    """A layer whose figures are unit vectors, and those of its weights where they are gathered."""
 
     def __init__(self, count: int, place: int) -> None:
         units: Any = np.eye(_WIDTH * count)[place::count]
-        self.saved_bytes, forward, backward, self.hidden_bytes, self._gradients, *weights = units
-        self.weights = Unit._make((*weights, self._gradients))
-        self.forward, self.backward = _Bytes(forward), _Bytes(backward)
-        self.at = self
-
-    def gradient_bytes(self) -> Any:
-        """As an evaluation has them."""
-        return self._gradients
-
-
-class _Bytes(NamedTuple):
-    bytes: Any
+        kept, forward, backward, hidden, gradients, *weights = units
+        super().__init__(kept, forward, backward, gradients, hidden=hidden)
+        self.weights = Unit._make((*weights, gradients))
 
 
 def _parts(
