@@ -288,7 +288,7 @@ def follow(values: Mapping[str, Any], wanted: Iterable[str] = (*FLAT, "P_others"
         else:
             what, by = QUOTIENTS[name]
             parts = found[by] if isinstance(by, str) else by
-            found[name] = found[what] if isinstance(parts, int) and parts == 1 else floor_divide(found[what], parts)
+            found[name] = floor_divide(found[what], parts)
     return {name: found[name] for name in wanted}
 
 
@@ -315,6 +315,32 @@ def base_values(values: Mapping[str, int], heads_divided: bool, nested: bool = F
 
 _WIDTHS = ("h", "d_q", "d_q_part", "d_c", "k", "r", "kv_part", "v", "r_half", "f", "V", "g", "m", "i")
 _COUNTED = ("P", "s", "t", "u", "b", *_WIDTHS, "q", "e", "c", "K", "R")
+# the sizes of which structure asks whether they are 0, 1 or more
+STRUCTURAL: tuple[str, ...] = (*_COUNTED, "n", "l", "l_in", "A", "C")
+
+
+def following(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of these symbols that follow from others, and what they follow from on the way, in an order to work out."""
+    wanted = set(names)
+    for name in reversed((*QUOTIENTS, *OTHERS)):
+        if name in wanted:
+            wanted.update(_sources(name))
+    return tuple(name for name in (*QUOTIENTS, *OTHERS) if name in wanted)
+
+
+def _sources(name: str) -> tuple[str, ...]:
+    of = (OTHERS[name],) if name in OTHERS else QUOTIENTS[name]
+    return tuple(part for part in of if isinstance(part, str))
+
+
+def follow_where_known(values: Mapping[str, Any], wanted: Iterable[str]) -> dict[str, Any]:
+    """Of these symbols, in an order to work out, those that follow from what has values."""
+    found: dict[str, Any] = {}
+    for name in wanted:
+        known = {**values, **found}
+        if name not in known and all(part in known or part in {"t", "A"} for part in _sources(name)):
+            found |= follow(known, (name,))
+    return found
 
 
 def predicates_of(base: Mapping[str, int], heads_divided: bool, nested: bool = False) -> Predicates:
