@@ -109,7 +109,7 @@ def pipeline(
         if asked not in {None, at}:
             continue
         alike = (tuple(map(names.of, chunks)), names.kinds(chunks))
-        found = _stage(names, places, parallel, at, chunks, gathering)
+        found = stage_rows(names, places, parallel, at, chunks, gathering)
         if not any(same == alike and _covers(other.needs, found.needs) for same, other in kept):
             kept.append((alike, found))
     read = np.flatnonzero(np.any([stage.needs.any(axis=0) for _, stage in kept], axis=0))
@@ -126,14 +126,15 @@ def _covers(larger: Floats, smaller: Floats) -> bool:
     return bool(reached.any(axis=1).all())
 
 
-def _stage(
+def stage_rows(
     names: Names,
     places: Sequence[Place],
     parallel: Parallel,
     at: int,
     chunks: Sequence[Chunk],
-    gathering: Gathering | None,
+    gathering: Gathering | None = None,
 ) -> StageRows:
+    """One stage over those places of layers, the figures of each after those of all for the one before."""
     each = _parts(names, places, chunks, gathering)
     needs, kept = _peak_events(len(places), parallel, at, each)
     won = winners(needs)
