@@ -132,7 +132,7 @@ class Programs:
             values["fused_workspace"] = fused_workspace(
                 KERNELS[program.key.kernel], program.key.predicates, call, values
             )
-        folded = self._fold(program, always)
+        folded = self._fold(program, always, values)
         here = {name: float(value) for name, value in values.items() if not isinstance(value, np.ndarray)}
         if any(symbol in here for monomial in folded.monomials for symbol in monomial):
             folded = fold_further(folded, here)
@@ -140,9 +140,9 @@ class Programs:
         figures, *moments = (result[span] for span in folded.spans)
         return Valued(figures, [top(each) for each in moments])
 
-    def _fold(self, program: ProgramRows, always: Mapping[str, float]) -> Folded:
+    def _fold(self, program: ProgramRows, always: Mapping[str, float], values: Mapping[str, Any]) -> Folded:
         known = (program.asked, tuple(always.items()))
         if known not in self._folded:
-            fixed = {**always, **follow_where_known(always, program.follows)}
+            fixed = {**always, **follow_where_known(always, program.follows, values)}
             self._folded[known] = fold(program.monomials, program.parts, fixed)
         return self._folded[known]

@@ -6,7 +6,7 @@ Where a scheme has groups inside groups, A and C stand for P = A*C and `l_in` fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -334,14 +334,21 @@ def _sources(name: str) -> tuple[str, ...]:
     return tuple(part for part in of if isinstance(part, str))
 
 
-def follow_where_known(values: Mapping[str, Any], wanted: Iterable[str]) -> dict[str, Any]:
-    """Of these symbols, in an order to work out, those that follow from what has values."""
+def follow_where_known(values: Mapping[str, Any], wanted: Iterable[str], beside: Container[str] = ()) -> dict[str, Any]:
+    """Of these symbols, in an order to work out, those that follow from what has values.
+
+    beside: what has values elsewhere, from which nothing follows here; t and A are 1 where they have none at all.
+    """
     found: dict[str, Any] = {}
     for name in wanted:
         known = {**values, **found}
-        if name not in known and all(part in known or part in {"t", "A"} for part in _sources(name)):
+        if name not in known and all(part in known or _is_one(part, beside) for part in _sources(name)):
             found |= follow(known, (name,))
     return found
+
+
+def _is_one(symbol: str, beside: Container[str]) -> bool:
+    return symbol in {"t", "A"} and symbol not in beside
 
 
 def predicates_of(base: Mapping[str, int], heads_divided: bool, nested: bool = False) -> Predicates:

@@ -28,6 +28,7 @@ from mla_cost.studies.sweep.axes import COUNTS, SweepAxis
 BOX: Final = 12288  # numeric points: what a box works on should stay in a core's own cache
 LEAST: Final = 1024
 DIMS: Final = "dims."  # before the width that an axis is
+INDEXED: Final = "index_head_dim"  # the width that a model's indexer has
 
 
 class Choice(NamedTuple):
@@ -185,6 +186,8 @@ class Grid:
             at = place.get(name, place.get("model", -1))
             values = self.numbers[at].values if name in place else [getattr(model.dims, field) for model in self.models]
             found[name] = (at, _floats(values))
+        widths = [(model.indexer or {}).get(INDEXED, 0) for model in self.models]
+        found[INDEXED] = (place.get("model", -1), _floats(widths))
         return found
 
     def values(self, box: Box) -> dict[str, Any]:
@@ -205,7 +208,8 @@ class Grid:
         if self.own_sp:
             settings.sp = usual_sp(dims["heads"], settings.seq_len) * 1.0
         beside = {"layers": settings.layers, "sp_inside": settings.sp_inside}
-        return {**symbol_values(SimpleNamespace(dims=SimpleNamespace(**dims)), settings), **beside}
+        model = SimpleNamespace(dims=SimpleNamespace(**dims), indexer={INDEXED: numbers[INDEXED]})
+        return {**symbol_values(model, settings), **beside}
 
     def sp_of(self, taken: Mapping[str, Any], model: ModelConfig) -> int:
         """The sp of a point. taken: the value of each numeric axis; model: with the point's dims."""
