@@ -210,11 +210,7 @@ class Allocator:
                 work=work,
                 reads=tuple(self._through_memory(each) for each in reads if each is not None),
                 writes=tuple(map(self._through_memory, writes)),
-                launches=ONE
-                if launches == 1
-                else Polynomial.constant(launches)
-                if isinstance(launches, int)
-                else launches,
+                launches=_constant(launches) if isinstance(launches, int) else launches,
                 dtype=dtype or self.dtype,
                 product=product,
                 flops=flops,
