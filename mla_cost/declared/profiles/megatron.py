@@ -300,9 +300,11 @@ _WORKSPACE, _SMALL = 32 * 2**20 + 1024, {"sm80": 4 * 2**20}
 # under that of autograd's: the pool hands them out by thread.
 _TORCH_CUBLAS = (
     "pytorch/pytorch aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize: 4096 x 8 KiB from sm90 on, "
-    "2 x 4096 + 8 x 16 KiB before; two handles, the main thread's and autograd's (CUBLAS_WORKSPACE_CONFIG sets it)"
+    "2 x 4096 + 8 x 16 KiB before, 128 MiB on gfx942 and gfx950; two handles, the main thread's and autograd's "
+    "(CUBLAS_WORKSPACE_CONFIG sets it)"
 )
-_TORCH_WORKSPACE, _TORCH_SMALL = 4096 * 8 * 1024, {"sm80": 4096 * 1024 * 2 + 16 * 1024 * 8}
+_TORCH_WORKSPACE = 4096 * 8 * 1024
+_TORCH_OTHERS = {"sm80": 4096 * 1024 * 2 + 16 * 1024 * 8, "gfx942": 128 * 2**20, "gfx950": 128 * 2**20}
 _NO_PATH = "Megatron-Core trains dense MLA by expanding the latent; use form explicit, or profile reference"
 
 _SPARSE = (
@@ -349,7 +351,7 @@ PROFILE = Profile(
             2 * _TORCH_WORKSPACE,
             _TORCH_CUBLAS,
             role="head",
-            on={arch: 2 * size for arch, size in _TORCH_SMALL.items()},
+            on={arch: 2 * size for arch, size in _TORCH_OTHERS.items()},
         ),
     ),
     shardings=("ddp", "distributed"),
