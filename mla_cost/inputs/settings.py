@@ -153,6 +153,7 @@ class PlanSettings(BaseModel):
     dispatcher: table.Dispatcher = _default("dispatcher")
     shared_overlap: table.Switched = _default("shared_overlap")
     rope_fusion: table.Switched = _default("rope_fusion")
+    attention_backend: table.AttentionBackend = _default("attention_backend")
     cross_entropy: table.CrossEntropy = _default("cross_entropy")
     moe_style: table.MoeStyle = _default("moe_style")
     loss_chunks: Annotated[int, _limits("loss_chunks")] = _default("loss_chunks")

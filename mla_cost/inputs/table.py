@@ -38,6 +38,7 @@ Norm = Literal["fused", "composite"]
 Profiles = Literal["reference", "megatron"]
 Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 Switched = Literal["off", "on"]
+AttentionBackend = Literal["fused", "unfused", "unfused-in-place"]
 Reshard = Literal["on", "off"]
 CrossEntropy = Literal["native", "no-upcast", "in-place", "native-fused", "fused", "chunked", "te-in-place", "te-fp32"]
 
@@ -399,6 +400,10 @@ _ROWS: Final = (
     Setting(
         "rope_fusion", CODE, "Whether the rotation is one kernel", **_choice(Switched, "on"), scopes=MODEL,
         reads=LAYERS, own_code=True, example="off",
+    ),
+    Setting(
+        "attention_backend", CODE, "Whether attention is the kernel's, or products around a softmax",
+        **_choice(AttentionBackend, "fused"), scopes=MODEL, reads=LAYERS | VERDICTS, own_code=True, example="unfused",
     ),
     Setting(
         "cross_entropy", CODE, "How the loss is computed", **_choice(CrossEntropy, "native"), scopes=MODEL,

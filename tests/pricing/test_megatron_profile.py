@@ -754,3 +754,25 @@ def test_the_reference_has_nothing_that_stands():
 def test_degrees_are_refused_before_programs():
     with pytest.raises(Illegal, match="heads"):
         stage_costs(catalog.model("moonlight"), "explicit", settings(tp=3), "cuda")
+
+
+def test_unfused_attention_keeps_probabilities_and_refuses_several_ranks_of_a_sequence():
+    """Beside q, k, v and the output: probabilities [b n S S], no log-sum-exp; 16 heads of 32 on one of two ranks."""
+    asked: dict[str, Any] = {"seq_len": 4096, "micro_batch": 4, "tp": 2, "sp": 1, "rope_fusion": "off"}
+    fused, unfused = (
+        segment(proxy(), "dense", **asked, attention_backend=backend) for backend in ("fused", "unfused-in-place")
+    )
+    heads = proxy().dims.heads // 2
+    statistics = 4 * 4 * heads * 4096
+    assert unfused.saved_bytes - fused.saved_bytes == 2 * 4 * heads * 4096**2 - statistics
+    later = segment(proxy(), "dense", **asked, attention_backend="unfused")
+    assert later.backward.bytes > unfused.backward.bytes  # the softmax's own gradient, beside that of its result
+    recomputed = segment(proxy(), "dense", **asked, attention_backend="unfused", remat="core_attn")
+    assert fused.saved_bytes - recomputed.saved_bytes == statistics
+    for wrong, said in (
+        ({"sp": 2}, "use sp 1"),
+        ({"seq_len": 16384}, "below 16384"),
+        ({"profile": "reference"}, "belongs"),
+    ):
+        with pytest.raises(Illegal, match=said):
+            stage_costs(proxy(), "explicit", settings(**{**asked, "attention_backend": "unfused", **wrong}), "cuda")

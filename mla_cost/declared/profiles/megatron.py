@@ -17,11 +17,28 @@ forward(x):
     exchange query q
     exchange key key
     exchange value value
-    o = attend q, key, value
+    if attention_backend == fused
+        o = attend q, key, value
+    else
+        o = unfused q, key, value
     drop q, key, value
     exchange output o
     y = linear "row" o, W_o[h n v]
     return y
+
+unfused(q, key, value):
+    causal = causal_mask q, key
+    scores = scaled_scores q, key
+    if attention_backend == unfused
+        probabilities = masked_softmax scores
+    else
+        probabilities = masked_softmax "in-place" scores
+    context = einsum "bnst,tbnd->bnsd" "attention" probabilities, value
+    turned = permute "bnsd" context
+    drop context
+    o = contiguous turned
+    drop turned
+    return o
 
 projections(x):
     if d_q

@@ -165,6 +165,8 @@ def _own_words(launch: ExportedLaunch) -> Words:
         yield ("--moe-shared-expert-overlap",)
     if told.rope_fusion == "off":
         yield ("--no-rope-fusion",)
+    if told.attention_backend != "fused":
+        yield "--attention-backend", "unfused"
     if told.cross_entropy in {"native-fused", "te-fp32"}:
         yield ("--cross-entropy-loss-fusion",)
         yield "--cross-entropy-fusion-impl", "native" if told.cross_entropy == "native-fused" else "te"
@@ -179,6 +181,7 @@ def said(launch: ExportedLaunch) -> frozenset[str]:
     found |= {"sp_inside"} if told.scheme == HIERARCHICAL else set()
     if told.profile == _OWN_CODE:
         found |= {"dispatcher", "shared_overlap", "rope_fusion"}
+        found |= {"attention_backend"} if told.attention_backend != "unfused-in-place" else set()
         found |= {"cross_entropy"} if told.cross_entropy in {"native", "native-fused", "te-fp32"} else set()
     return frozenset(found)
 

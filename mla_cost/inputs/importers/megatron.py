@@ -22,7 +22,7 @@ _PER_NODE: Final = (
 )
 _PROFILE: Final = "megatron"
 # settings that mean something under a profile with code of its own
-OF_OWN_CODE: Final = ("dispatcher", "shared_overlap", "rope_fusion", "cross_entropy")
+OF_OWN_CODE: Final = ("dispatcher", "shared_overlap", "rope_fusion", "attention_backend", "cross_entropy")
 # flags that change no priced figure, by how their names begin or end: what data, how long, what is reported and stored
 _QUIET: Final = re.compile(
     r"--(no-)?(lr|min-lr|weight-decay|.*-wd-|adam|clip-grad|optimizer$|log|tensorboard|wandb|save|load|ckpt|dist-ckpt"

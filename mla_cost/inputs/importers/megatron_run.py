@@ -277,6 +277,8 @@ def _experts(given: Arguments, reading: FileReading) -> None:
 def _loss(given: Arguments, reading: FileReading) -> None:
     if given.has("--no-rope-fusion"):
         reading.take("rope_fusion", "off", "--no-rope-fusion")
+    if given.text("--attention-backend") == "unfused":
+        reading.take("attention_backend", "unfused", "--attention-backend")
     fused, kind = given.has("--cross-entropy-loss-fusion"), given.text("--cross-entropy-fusion-impl") or "native"
     if fused:
         reading.take("cross_entropy", "native-fused" if kind == "native" else "te-fp32", f"{fused} {kind}")
