@@ -80,6 +80,7 @@ VALUES: dict[str, list[Any]] = {
     "fragmentation_percent": [7],
     "devices_per_node": [4],
     "axis_order": ["tp-cp-dp-ep-pp"],
+    "inter_node_gb_s": [11],
     "graphs": ["on"],
     "launch_floor": [0],
     "tp_overlap": ["on"],
