@@ -20,8 +20,8 @@ LIMITS = (
     Limit(
         "FlashAttention-2",
         ("sm80", "sm90", "sm100", "sm103", "gfx942", "gfx950"),
-        "Dao-AILab/flash-attention@0251105a csrc/flash_attn/flash_api.cpp:439,868,881; on gfx942 and gfx950 its CK build, "
-        "whose README names MI300x and MI355x",
+        "Dao-AILab/flash-attention@0251105a csrc/flash_attn/flash_api.cpp:439,868,881; on gfx942 and gfx950 its CK "
+        "build, whose README names MI300x and MI355x",
         max_qk=256,
         max_v=256,
         equal=True,
@@ -49,8 +49,8 @@ LIMITS = (
     Limit(
         "FlashAttention-4",
         ("sm90", "sm100", "sm103"),
-        "Dao-AILab/flash-attention flash_attn/cute/interface.py, commits 156137b1 (sm100) and 71bf77c8 (sm90); sm103 runs "
-        "what sm100 does (NovaSky-AI/SkyRL pull request 2132)",
+        "Dao-AILab/flash-attention flash_attn/cute/interface.py, commits 156137b1 (sm100) and 71bf77c8 (sm90); "
+        "sm103 runs what sm100 does (NovaSky-AI/SkyRL pull request 2132)",
         only=((192, 128),),
     ),
     Limit(
