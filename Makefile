@@ -25,6 +25,10 @@ plan: $(VENV)/base.stamp
 	@echo
 	@$(BIN)/mla-cost plan --scope attention
 
+# A process that may not write bytecode compiles every module anew, and tests start many.
+test types executor exhaustive bench: export OMP_NUM_THREADS ?= 1
+test types executor exhaustive bench: unexport PYTHONDONTWRITEBYTECODE
+
 # pytest comes last and times itself: its closing line is the last that is printed.
 test: $(VENV)/test.stamp
 	$(call stage,ruff check,$(BIN)/ruff check .)
@@ -40,8 +44,6 @@ types: $(VENV)/test.stamp
 executor: $(VENV)/test.stamp
 	$(call stage,validate,$(BIN)/mla-cost validate)
 
-exhaustive: export OMP_NUM_THREADS ?= 1
-exhaustive: unexport PYTHONDONTWRITEBYTECODE
 exhaustive: export MLA_COST_EXHAUSTIVE := 1
 exhaustive: $(VENV)/test.stamp
 	$(call stage,validate,$(BIN)/mla-cost validate --full)

@@ -15,6 +15,7 @@ from mla_cost.language.evaluate import PeakCandidate
 from mla_cost.language.machine import DTYPE_BYTES, Allocation, Timeline
 from mla_cost.language.polynomial import Polynomial
 from mla_cost.language.program import ProgramError
+from mla_cost.language.timeline import PASSED_ON
 from mla_cost.pricing.compile import timeline
 from mla_cost.pricing.key import Key, form_of
 from mla_cost.pricing.resolve import Illegal, Point, named, scheme_of
@@ -31,7 +32,6 @@ QUANTITIES = {
     "flops": "multiply-adds counted as two, forward and backward, attention as a full square",
 }
 ONES = {"sp": "P", "heads": "l", "batch": "b", "positions": "s"}  # what --one can name, and its symbol
-HOPS = "point_to_point"
 WITHOUT = {"query-latent": "d_q", "rope": "r"}  # what --without can name
 
 
@@ -265,7 +265,7 @@ def collective_factors(run: Timeline, at: int) -> tuple[str, ...]:
     """What multiplies to the bytes that a collective sends: of hops what is handed on, else a piece to each other."""
     called = run.collectives[at]
     width = str(DTYPE_BYTES[called.dtype])
-    if called.handed == called.piece and called.kind == HOPS:
+    if called.handed == called.piece and called.kind in PASSED_ON:
         return width, *declared(dim for dim in called.handed if dim != "1")
     return width, f"{called.ranks}-1", *declared(called.piece)
 

@@ -160,6 +160,7 @@ class PlanSettings(BaseModel):
     other_memory: Memory = ByteSize(_default("other_memory"))
     devices_per_node: Annotated[int, _limits("devices_per_node")] | None = _default("devices_per_node")
     axis_order: Annotated[str, _limits("axis_order")] = _default("axis_order")
+    inter_node_gb_s: Annotated[int, _limits("inter_node_gb_s")] | None = _default("inter_node_gb_s")
     graphs: table.Switched = _default("graphs")
     launch_floor: Annotated[int, _limits("launch_floor")] | None = _default("launch_floor")
     tp_overlap: table.Switched | None = _default("tp_overlap")

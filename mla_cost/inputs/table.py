@@ -451,6 +451,10 @@ _ROWS: Final = (
         example="tp-cp-dp-ep-pp", **_OF_TIME,
     ),
     Setting(
+        name="inter_node_gb_s", help="What a device sends to others beyond its node", kind="count", unit="GB/s",
+        least=1, most=10**5, none=True, unsaid="the device's own by default", example="11", **_OF_TIME,
+    ),
+    Setting(
         name="graphs", help="Whether kernels are launched by graphs, without the host", **_choice(Switched, "off"),
         example="on", **_OF_TIME,
     ),

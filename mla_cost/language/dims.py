@@ -57,6 +57,7 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "a": ("tokens that go to each expert rank, each once, D/E rounded up", "routed, by deepep or hybridep"),
     "B": ("bytes that the token mixer of a layer without MLA keeps", "facts.other_layer_bytes"),
     "I": ("bytes that the indexer of one layer keeps", "facts.indexer_layer_bytes"),
+    "i": ("width of an indexer's key, 0 without one", "indexer.index_head_dim"),
     "r_half": ("half of r, which RoPE turns as one", "dims.qk_rope_head_dim / 2"),
     "s_half": ("half of s, one of two chunks of the sequence that a rank holds", "seq_len / sp / 2"),
 }
@@ -312,7 +313,7 @@ def base_values(values: Mapping[str, int], heads_divided: bool, nested: bool = F
     return base
 
 
-_WIDTHS = ("h", "d_q", "d_q_part", "d_c", "k", "r", "kv_part", "v", "r_half", "f", "V", "g", "m")
+_WIDTHS = ("h", "d_q", "d_q_part", "d_c", "k", "r", "kv_part", "v", "r_half", "f", "V", "g", "m", "i")
 _COUNTED = ("P", "s", "t", "u", "b", *_WIDTHS, "q", "e", "c", "K", "R")
 
 
@@ -320,7 +321,7 @@ def predicates_of(base: Mapping[str, int], heads_divided: bool, nested: bool = F
     """The predicates that hold for these base values."""
     heads = ("l_in" if nested else "l") if heads_divided else "n"
     ones = frozenset(name for name in (*_COUNTED, heads) if base.get(name) == 1)
-    zeros = frozenset(name for name in ("d_q", "r", "m") if base.get(name, 0) == 0)
+    zeros = frozenset(name for name in ("d_q", "r", "m", "i") if base.get(name, 0) == 0)
     alone = {symbol for symbol in ("E", "T") if base.get(symbol, 1) == 1}
     return predicates(ones | alone, zeros, heads_divided, base.get("t", 1) > 1, nested)
 

@@ -133,6 +133,8 @@ class Piece(NamedTuple):
         return f"{owner}piece {self.name}, line `{line}`"
 
 
+ATTEND: Final = "attend"  # the op that a kernel's piece stands for, or a scheme's
+
 SIZES_ASKED: Final = (
     "seq_len",
     "sp",
@@ -360,8 +362,9 @@ class Scheme(NamedTuple):
     attends: the op, with its words, that attends and exchanges in one call. text: pieces that stand in place of the
     form's, with points of their own. inside: what inner groups of `sp_inside` ranks do, next to each other: `moves` run
     among them (`heads`), or they are the windows of a ring (`window`); what attends goes between the groups.
-    deal: how the tokens of a sequence sit on ranks. profiles: whose code runs it. basis: whether its moves were read in
-    code or in equations (`stated`), follow from what was read (`derived`), or are ours from words (`inferred`).
+    turns: heads go one of each rank at a time. deal: how the tokens of a sequence sit on ranks. profiles: whose code
+    runs it. basis: whether its moves were read in code or in equations (`stated`), follow from what was read
+    (`derived`), or are ours from words (`inferred`).
     offered: whether searches, levers and the grids of tests try it where nobody names it. systems: where it is found,
     under the names that it has there. use: when, as the end of a sentence. notes: reported with every answer.
     """
@@ -374,6 +377,7 @@ class Scheme(NamedTuple):
     attends: str = ""
     text: str = ""
     inside: Literal["", "heads", "window"] = ""
+    turns: bool = False
     deal: Literal["contiguous", "zig-zag"] = "contiguous"
     profiles: tuple[str, ...] = ("reference",)
     basis: Literal["stated", "derived", "inferred"] = "stated"
@@ -384,7 +388,9 @@ class Scheme(NamedTuple):
 
     @property
     def piece(self) -> Piece:
-        """What stands in the place of the kernel's piece under a scheme that attends itself."""
+        """What stands in the place of the kernel's piece under a scheme that attends itself: its own, or its one op."""
+        if ATTEND in self.pieces:
+            return self.pieces[ATTEND]
         text = f"attend(q, key, value):\n    o = {self.attends} q, key, value\n    return o"
         return parse(text, f"scheme {self.name}")["attend"]
 
@@ -401,7 +407,7 @@ class Scheme(NamedTuple):
     @property
     def divides_heads(self) -> bool:
         """Whether each rank computes its own heads only."""
-        return any(first_op(move) in {"sequence_to_heads", "own_heads"} for move in self.moves.values())
+        return self.turns or any(first_op(each) in {"sequence_to_heads", "own_heads"} for each in self.moves.values())
 
     def groups(self, inner: Any, outer: Any) -> tuple[Any, Any]:
         """Whether heads are divided, and whether there are groups inside groups, for so many ranks of each.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from mla_cost.language.polynomial import ONE, Polynomial
 
@@ -10,6 +10,8 @@ PROGRAMS = 768  # that a process keeps, and of each thing folded from them: with
 
 Phase = Literal["forward", "recompute", "backward"]
 Kind = Literal["activation", "parameter", "parameter_gradient"]
+# collectives in which a rank hands on what it sends: to its neighbour, or in pieces that each have a way of their own
+PASSED_ON: Final = frozenset({"point_to_point", "cycles"})
 DTYPE_BYTES = {"fp8": 1, "int8": 1, "bool": 1, "bf16": 2, "fp16": 2, "int16": 2, "fp32": 4, "int32": 4, "int64": 8}
 
 

@@ -19,7 +19,7 @@ from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.dims import SYMBOLS, Predicates, base_values, predicates_of
 from mla_cost.language.numbers import at_each, ceil_divide, floor_divide, maximum, round_up
-from mla_cost.language.program import Kernel, Pair, Profile, Requirement, Scheme, sizes_asked
+from mla_cost.language.program import ATTEND, Kernel, Pair, Profile, Requirement, Scheme, sizes_asked
 from mla_cost.language.recompute import DISCARDING, POLICIES, TOGETHER
 from mla_cost.pricing.key import Key, form_of
 
@@ -144,7 +144,7 @@ def scheme_of(form: str, wanted: str | None) -> Scheme:
             f"for scheme {scheme.name} ask for form {declared.form}"
         )
     missing = sorted(scheme.moves.keys() - form_of(form).points - scheme.points)
-    if not scheme.pieces.keys() <= form_of(form).pieces.keys():
+    if not scheme.pieces.keys() - {ATTEND} <= form_of(form).pieces.keys():
         raise Illegal(_one_key(scheme, form))
     if missing:
         raise Illegal(
@@ -176,6 +176,7 @@ def symbol_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
         "k": dims.qk_nope_head_dim,
         "r": dims.qk_rope_head_dim,
         "v": dims.v_head_dim,
+        "i": (model.indexer or {}).get("index_head_dim", 0),
     }
 
 

@@ -61,6 +61,8 @@ def pricing(device: DeviceConfig, settings: PlanSettings, end: Any, chosen: int 
     on = ceilings(device, end, settings.devices_per_node)
     if settings.launch_floor is not None:
         on = on._replace(launch=settings.launch_floor * 1e-9)
+    if settings.inter_node_gb_s is not None:
+        on = on._replace(network=on.network * settings.inter_node_gb_s / float(str(device.inter_node_gb_s.value)))
     lie = placement(settings, settings.axis_order, on.domain)
     dispatch = settings.dispatcher in PROFILES[settings.profile].once_per_node
     hidden = frozenset(axis for axis, name in HIDES.items() if switched(settings, name))

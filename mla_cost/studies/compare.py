@@ -13,13 +13,14 @@ from mla_cost.inputs import catalog
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings, is_stated
 from mla_cost.language.program import Pair, Scheme
-from mla_cost.pricing import automatic
+from mla_cost.pricing import automatic, times
 from mla_cost.pricing.block import BlockFigures, figures
 from mla_cost.pricing.resolve import Illegal, named, resolve
 from mla_cost.pricing.step_traffic import PHASES
+from mla_cost.results import Seconds
 from mla_cost.timing.placement import placement
 from mla_cost.timing.rules import SentByLink
-from mla_cost.timing.work import sent_by_link
+from mla_cost.timing.work import busiest_link, sent_by_link
 
 _NODE: Final = 8  # devices of a node where no device is named
 
@@ -27,6 +28,8 @@ _NODE: Final = 8  # devices of a node where no device is named
 class Row(NamedTuple):
     """One form under one scheme. Bytes of one block on one rank; balance: attention of the busiest rank over the mean.
 
+    busiest_link_bytes: most that goes to one other rank, forward and backward: where every rank has a link to every
+    other, what the fullest of them carries. time: forward and backward, None without a device whose ceilings are known.
     best: no other row keeps less, peaks lower and sends less at once. why: of a combination without a program.
     """
 
@@ -37,7 +40,9 @@ class Row(NamedTuple):
     peak_bytes: int | None = None
     forward: SentByLink | None = None
     backward: SentByLink | None = None
+    busiest_link_bytes: int | None = None
     balance: Fraction | None = None
+    time: Seconds | None = None
     basis: str = ""
     best: bool = False
     why: str = ""
@@ -54,7 +59,8 @@ class Row(NamedTuple):
         """Plain values for JSON."""
         balance = None if self.balance is None else float(self.balance)
         near = {name: each._asdict() if each else None for name, each in self._sent()}
-        return {**self._asdict(), **near, "balance": balance}
+        time = None if self.time is None else self.time._asdict()
+        return {**self._asdict(), **near, "balance": balance, "time": time}
 
     def _sent(self) -> tuple[tuple[str, SentByLink | None], ...]:
         return ("forward", self.forward), ("backward", self.backward)
@@ -140,7 +146,10 @@ def _row(
     model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, form: str, scheme: Scheme, node: int
 ) -> Row:
     it = priced(model, device, settings, form, scheme)
-    return Row(form, scheme.name, "", why=it) if isinstance(it, str) else _priced(it, form, scheme, settings, node)
+    if isinstance(it, str):
+        return Row(form, scheme.name, "", why=it)
+    taken = times.block_time(it, device, settings)
+    return _priced(it, form, scheme, settings, node)._replace(time=taken.total if taken else None)
 
 
 def _kernels(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> list[str]:
@@ -162,6 +171,7 @@ def _priced(it: BlockFigures, form: str, scheme: Scheme, settings: PlanSettings,
         peak_bytes=it.peak_bytes,
         forward=forward,
         backward=backward,
+        busiest_link_bytes=busiest_link(it.at),
         balance=balance(scheme, it, settings),
         basis=scheme.basis,
     )

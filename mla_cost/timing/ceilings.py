@@ -28,7 +28,8 @@ DURATIONS: Final = frozenset(
     }
 )
 # The rate inside a node of each kind of collective, and of a dispatcher that is more than an all-to-all. Reductions to
-# one rank after another (DeepSpeed's buckets) are a reduce-scatter, taken apart.
+# one rank after another (DeepSpeed's buckets) are a reduce-scatter, taken apart. Cycles that together use every
+# link are an all-to-all to the links.
 RATES: Final[Mapping[str, TimeFact]] = {
     "all_gather": "all_gather_share",
     "reduce_scatter": "reduce_scatter_share",
@@ -36,6 +37,7 @@ RATES: Final[Mapping[str, TimeFact]] = {
     "reduce": "reduce_scatter_share",
     "all_to_all": "all_to_all_share",
     "point_to_point": "point_to_point_share",
+    "cycles": "all_to_all_share",
     "dispatch": "dispatch_share",
 }
 

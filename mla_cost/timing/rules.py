@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from mla_cost.language.numbers import ceil_divide, is_array, maximum, minimum, where
 from mla_cost.timing.ceilings import Ceilings
 
+SPREAD = frozenset({"all_to_all", "cycles"})  # collectives that send every other rank a like part over its own link
 OF_MEMORY = {"rope": "rope", "permutation": "permutation", "loss": "loss"}  # classes with a ceiling of their own
 
 
@@ -129,11 +130,11 @@ def sent(kind: str, wire: Any, group: Crossing, once_per_node: Any = 1.0) -> Sen
     """Wire bytes by the class of their link.
 
     Gathers and reductions go by node: what crosses, crosses once for each other node, on the rail of each device.
-    An all-to-all sends each piece to its rank; once_per_node: the part of what crosses that is left where a row that
-    several ranks of a node want is sent there once.
+    An all-to-all sends each piece to its rank, as do cycles that use every link alike; once_per_node: the part of what
+    crosses that is left where a row that several ranks of a node want is sent there once.
     """
     others = maximum(group.ranks - 1, 1)
-    if kind == "all_to_all":
+    if kind in SPREAD:
         between = wire * (group.ranks - group.local) / others
         return SentByLink(wire - between, between * once_per_node)
     if kind == "point_to_point":
@@ -145,7 +146,7 @@ def sent(kind: str, wire: Any, group: Crossing, once_per_node: Any = 1.0) -> Sen
 
 def steps(kind: str, group: Crossing) -> Any:
     """Rounds of a collective inside a node, one after another."""
-    if kind in {"all_to_all", "point_to_point"}:
+    if kind in {*SPREAD, "point_to_point"}:
         return 1
     return (group.local - 1) * (2 if kind == "all_reduce" else 1)
 
@@ -153,7 +154,7 @@ def steps(kind: str, group: Crossing) -> Any:
 def collective(on: Ceilings, kind: str, rate: str, wire: Any, group: Crossing, once_per_node: Any = 1.0) -> Any:
     """Seconds of one collective. rate: which of the device's rates inside a node it has."""
     amounts = sent(kind, wire, group, once_per_node)
-    inside = amounts.inside / (on.inside[rate] * _links(on, group))
+    inside = amounts.inside / (on.inside[rate] * _links(on, kind, group))
     between = amounts.between / on.network
     crosses = where(group.nodes > 1, 1.0, 0.0)
     rounds = on.latency + steps(kind, group) * on.step_latency + crosses * on.network_latency
@@ -161,10 +162,15 @@ def collective(on: Ceilings, kind: str, rate: str, wire: Any, group: Crossing, o
     return where(wire > 0, rounds + carried, 0.0 * carried)
 
 
-def _links(on: Ceilings, group: Crossing) -> Any:
-    """The part of a device's links inside a node that a group can use: over a full mesh, those to its own ranks."""
+def _links(on: Ceilings, kind: str, group: Crossing) -> Any:
+    """The part of a device's links inside a node that a group can use: over a full mesh, those to its own ranks.
+
+    What is passed on to one neighbour takes the one link to it.
+    """
     if not on.mesh:
         return 1.0
+    if kind == "point_to_point":
+        return 1.0 / on.mesh
     return minimum(maximum(group.local - 1, 1), on.mesh) / on.mesh
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import PROGRAMS, Collective, Timeline
+from mla_cost.language.numbers import ceil_divide
 from mla_cost.language.polynomial import Polynomial, total
 from mla_cost.language.timeline import KernelRun
 from mla_cost.timing import rules
@@ -149,6 +150,19 @@ def sent_by_link(
         if called.phase in phases and axis in {None, called.axis}:
             one = rules.sent(called.kind, at.sizes[wire], group_of(called, at.values, lie))
             found = rules.SentByLink(found.inside + one.inside, found.between + one.between)
+    return found
+
+
+def busiest_link(at: Evaluation, axis: str = "sp") -> int:
+    """Bytes that a program sends to the rank that gets most of them.
+
+    What is passed on goes to one neighbour whole; every other collective sends each other rank a like part.
+    """
+    found = 0
+    for called, (_, wire) in zip(at.account.timeline.collectives, at.account.payloads, strict=True):
+        if called.axis == axis:
+            others = 1 if called.kind == "point_to_point" else max(at.values[called.ranks] - 1, 1)
+            found += ceil_divide(at.sizes[wire], others)
     return found
 
 

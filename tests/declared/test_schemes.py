@@ -12,7 +12,9 @@ import pytest
 
 import mla_cost
 from mla_cost.declared.schemes import SCHEMES
+from mla_cost.inputs.settings import PlanSettings
 from mla_cost.results import Result
+from mla_cost.studies.compare import compare
 
 TINY = {
     "hidden": 32,
@@ -41,8 +43,10 @@ SENT: dict[str, tuple[int, int]] = {
     "ulysses-padded": (2 * 176160768, 2 * 176160768),
     "ulysses-headless": (2 * 133038080, 2 * 133038080),
     "ulysses-rope-copies": (2 * 147718144, 2 * 147718144),
+    "ulysses-turns": (2 * 146800640, 4 * 146800640),  # q, k, v and the output once more in backward
     "latent-gather": (2 * 81657856, 2 * 81657856),
     "latent-key-gather": (LATENTS, LATENTS),
+    "index-key-gather": (LATENTS, LATENTS),  # this model has no indexer
     "latent-ring": (LATENTS, 54263808),  # gradients in fp32, eight hops
 }
 OF_MEGATRON = {"ring": (RINGS, 2 * RINGS), "kv-all-gather": (RINGS, 2 * RINGS)}
@@ -204,3 +208,99 @@ def test_its_ratios_by_heads():
     for heads, ratio in ((16, 1.88), (32, 1.94), (64, 1.97), (128, 1.98)):
         asked: dict[str, Any] = {"sp": 8, "seq_len": 8192, "dims": {"heads": heads}}
         assert round(printed("ulysses", **asked) / printed("latent-gather", **asked), 2) == ratio
+
+
+# of eight ranks, as infinigence/HamiltonAttention@86606900 H100-1/hamilton_attention.py:198-208 has them
+CYCLES = (
+    (7, 0, 1, 5, 2, 4, 3, 6), (7, 2, 0, 3, 5, 4, 6, 1), (6, 2, 3, 1, 4, 0, 7, 5), (2, 5, 1, 0, 6, 3, 7, 4),
+    (2, 1, 6, 4, 5, 7, 3, 0), (5, 0, 4, 7, 1, 3, 2, 6), (5, 3, 4, 1, 2, 7, 6, 0),
+)  # fmt: skip
+
+
+def test_cycles_spread_a_rings_bytes_over_all_links():
+    """Seven cycles use each of 56 links once; a chunk of 7 pieces goes 7 hops, so a link carries 7 pieces, not 49."""
+    links = [(each[at], each[(at + 1) % 8]) for each in CYCLES for at in range(8)]
+    assert len(links) == len(set(links)) == 56
+    asked = PlanSettings(seq_len=16384, sp=8, form=("explicit",), kernel="flash")
+    found = {row.scheme: row for row in compare(asked, ("ring-mindspeed", "ring-cycles")).rows}
+    chunk = 2 * 2048 * 40960  # keys and values forward; in backward they and their gradients
+    assert found["ring-cycles"].busiest_link_bytes == 3 * chunk
+    assert found["ring-mindspeed"].busiest_link_bytes == 3 * 7 * chunk
+
+
+# widths of a grouped-query model: 128 for keys, values and queries
+GROUPED = {"qk_nope_head_dim": 64, "qk_rope_head_dim": 64, "v_head_dim": 128}
+
+
+def elements(found: Result, *tensors: str, phase: str = "forward") -> int:
+    """What is sent of these tensors, all where none is named."""
+    calls = [call for call in found.communication.collectives if call.phase == phase]
+    return sum(call.wire_bytes for call in calls if not tensors or call.tensor in tensors) // 2
+
+
+def held(found: Result, *tensors: str) -> int:
+    """Elements of these tensors, each once."""
+    sizes = {each.name: each.bytes // 2 for each in found.memory.tensors if each.name in tensors}
+    return sum(sizes.values())
+
+
+def test_copies_of_fewer_key_heads_than_ranks():
+    """Eight ranks of 1024 tokens, 32 query heads, 4 key heads: copies make of them as many heads as they are copied to.
+
+    Copied to the degree that is 8 (DeepSpeed ALST, verl), to the query heads 32 (MindSpeed). One key for all heads is
+    gathered, as the absorbed form does it: there a key of 256 is both.
+    """
+    asked: dict[str, Any] = {"seq_len": 8192, "sp": 8, "device": None}
+    degree = row("ulysses", dims={**GROUPED, "heads": 8}, **asked)
+    heads = row("ulysses", dims={**GROUPED, "heads": 32}, **asked)
+    assert elements(degree, "key", "value") == 1835008
+    assert held(degree, "key", "value") == 2097152
+    assert elements(heads, "q", "o") + elements(degree, "key", "value") == 9175040
+    assert elements(heads) == 14680064
+    assert elements(heads, "key", "value") == 7340032
+    assert held(heads, "key", "value") == 8388608
+    one = {"kv_lora_rank": 192, "qk_rope_head_dim": 64, "heads": 32}
+    gathered = row("latent-gather", form="absorbed", dims=one, **{**asked, "kernel": "eager"})
+    assert elements(gathered, "key") == 1835008
+    assert held(gathered, "key") == 2097152
+
+
+def test_turns_of_untied_ulysses():
+    """Qwen3-32B, 64 query and 8 key heads of 128, eight ranks of 1024 tokens: 8 turns, 7/8 of what lies there less."""
+    asked: dict[str, Any] = {"seq_len": 8192, "sp": 8, "device": None}
+    queries = row("ulysses-turns", dims={**GROUPED, "heads": 64}, **asked)
+    keys = row("ulysses-turns", dims={**GROUPED, "heads": 8}, **asked)
+    of_keys, of_queries = ("keys", "values"), ("queries", "output")
+    assert elements(queries, *of_queries) + elements(keys, *of_keys) == 16515072
+    there = [(*names, *(f"gradient of {name}" for name in names)) for names in (of_queries, of_keys)]
+    assert (
+        sum(elements(run, *names, phase="backward") for run, names in zip((queries, keys), there, strict=True))
+        == 33030144
+    )
+    whole = row("ulysses", dims={**GROUPED, "heads": 64}, **asked)
+    assert 8 * held(queries, "query of a turn") == held(whole, "q")
+
+
+def test_gathers_of_grouped_keys():
+    """Eight key heads of 128: WLB-LLM keeps what it gathered, the Llama-3 way gathers one head at a time, twice."""
+    dims = {**GROUPED, "heads": 8}
+    kept = row("kv-gather", dims=dims, seq_len=32768, device=None)
+    assert (elements(kept), elements(kept, phase="backward")) == (58720256, 58720256)
+    again = row("gather-heads", dims=dims, seq_len=8192, device=None)
+    assert (elements(again), elements(again, phase="backward")) == (14680064, 29360128)
+    assert held(again, "key and value of two heads") == 2 * 2097152
+
+
+def test_one_transfer_of_a_double_ring():
+    """LoongTrain: 131072 tokens, 8 key heads copied to 16 ranks, 4 groups: 16777216 bytes a hop."""
+    found = row("usp", dims={**GROUPED, "heads": 16}, seq_len=131072, sp=64, sp_inside=16, device=None)
+    assert over(found, 4) == 3 * 16777216
+
+
+@pytest.mark.parametrize(("model", "expanded"), [("deepseek-v3.2", 1174405120), ("glm-5", 939524096)])
+def test_sparse_attention_gathers_the_latent_and_the_index_key(model, expanded):
+    """Eight ranks of 4096 tokens send 576 + 128 elements a token, and the same back, against 40960 or 32768."""
+    asked: dict[str, Any] = {"model": model, "seq_len": 32768, "device": None}
+    found = row("index-key-gather", form="absorbed", **{**asked, "kernel": "mem-efficient"})
+    assert elements(found) == elements(found, phase="backward") == 20185088
+    assert elements(row("kv-gather", **asked)) == expanded

@@ -440,6 +440,18 @@ def test_a_file_of_another_plan_is_not_continued(tmp_path, study):
         save(other, path, resume=True)
     save(study, path)
     with pytest.raises(mla_cost.InputError, match="nothing to resume"):
+        save(other, path, resume=True)
+
+
+def test_a_complete_file_stays_as_it_is(tmp_path):
+    study = sweep(over={"sp": [3, 8], "seq_len": [4096, 8192]}, **BASE)
+    path = tmp_path / "whole.csv"
+    assert save(study, path) == 6
+    before = path.read_bytes()
+    assert save(study, path, resume=True) == 6
+    assert path.read_bytes() == before
+    path.write_bytes(before.replace(b"8192", b"8193"))
+    with pytest.raises(mla_cost.InputError, match="does not hold this sweep whole"):
         save(study, path, resume=True)
 
 

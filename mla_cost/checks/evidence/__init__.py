@@ -19,7 +19,7 @@ from mla_cost.errors import InputError, nearest
 SCHEMA = "mla-cost/evidence/1"
 STATES = ("matches", "differs", "not-modelled")
 IN_ROWS = Outcome._fields[:10]
-BESIDE = ("unit", "cite", "gates", "bound")
+BESIDE = ("unit", "cite", "gates", "bound", "use")
 
 
 Watch = Callable[[str, int, int], None]  # what is going on, how much of it is done, of how much

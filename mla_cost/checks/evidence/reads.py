@@ -7,7 +7,7 @@ from typing import Any
 
 from mla_cost.checks.evidence.source import Fields, PublishedRow
 from mla_cost.language.machine import DTYPE_BYTES
-from mla_cost.results import CollectiveCost, Result
+from mla_cost.results import CollectiveCost, Result, TimePart
 
 
 def read(row: PublishedRow, result: Result, plan: Fields) -> Any:
@@ -73,9 +73,43 @@ def _fits(row: PublishedRow, result: Result, plan: Fields) -> float:
     return float(result.verdict is not None and result.verdict.status in {"fits", "tight"})
 
 
+def _passes(row: PublishedRow, result: Result, plan: Fields) -> float | None:
+    """Seconds of a micro-batch forward and backward on the slowest stage, exchanges as far as they are exposed."""
+    del row, plan
+    return None if result.time is None else result.time.forward.seconds + result.time.backward.seconds
+
+
+def _computing(row: PublishedRow, result: Result, plan: Fields) -> float | None:
+    """Of those, what no exchange takes; one micro-batch."""
+    del row, plan
+    if result.time is None:
+        return None
+    return sum(part.seconds for part in result.time.parts if part.limit in {"compute", "memory"} and not _after(part))
+
+
+def _exchanging(row: PublishedRow, result: Result, plan: Fields) -> float | None:
+    """Exchanges between experts of one micro-batch, exposed and hidden."""
+    del row, plan
+    return None if result.time is None else result.time.exposed.get("ep", 0.0) + result.time.hidden.get("ep", 0.0)
+
+
+def _after_passes(row: PublishedRow, result: Result, plan: Fields) -> float | None:
+    """Seconds of a step after its passes: what keeps weights equal, and the optimizer."""
+    del row, plan
+    return None if result.time is None else sum(part.seconds for part in result.time.parts if _after(part))
+
+
+def _after(part: TimePart) -> bool:
+    return part.name == "optimizer" or part.name.startswith("keeping weights equal")
+
+
 NAMED: Mapping[str, Callable[[PublishedRow, Result, Fields], Any]] = {
     "saved elements per token": _saved,
     "gathered elements per token": _gathered,
     "sent as the paper counts": _sent,
     "fits": _fits,
+    "passes": _passes,
+    "passes computing": _computing,
+    "passes exchanging": _exchanging,
+    "step after its passes": _after_passes,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import product
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from mla_cost.inputs import catalog
 from mla_cost.results import Result
 
 Figure = bool | float | list[float]
+TIMES = frozenset({"ms", "tokens/s"})
 
 
 class Cell(NamedTuple):
@@ -47,6 +49,7 @@ class Outcome(NamedTuple):
     gates: bool = False
     cells: tuple[Cell, ...] = ()
     bound: str = ""
+    use: str = ""
 
 
 def replay(source: Source, row: PublishedRow, executor: bool) -> Outcome:
@@ -81,6 +84,7 @@ def _outcome(
     return Outcome(
         row.id, row.quantity, source.name, row.origin, published, predicted, off, row.tolerance, status, reason,
         row.unit, row.cite, row.gates, cells, "at most" if row.bound else "at least" if row.at_least else "",
+        row.use,
     )  # fmt: skip
 
 
@@ -141,13 +145,21 @@ def _because(source: Source, row: PublishedRow) -> str:
 
 def price(fields: Mapping[str, Any]) -> Result:
     """The result of a plan that has one form and one device."""
-    dims = {name.removeprefix("dims."): value for name, value in fields.items() if name.startswith("dims.")}
-    rest = {name: value for name, value in fields.items() if not name.startswith("dims.")}
+    return _priced(tuple(sorted(fields.items())))
+
+
+@lru_cache(maxsize=32)  # rows of one run differ in what they read
+def _priced(fields: tuple[tuple[str, Any], ...]) -> Result:
+    of_model = {
+        part: {name.removeprefix(f"{part}."): value for name, value in fields if name.startswith(f"{part}.")}
+        for part in ("dims", "facts")
+    }
+    rest = {name: value for name, value in fields if name.partition(".")[0] not in of_model}
     if str(rest.get("model", "")).endswith(".yaml"):  # a model of one run, kept beside its figures
         rest["model"] = str(directory() / "models" / str(rest["model"]))
     # published blocks are op by op unless their source says otherwise
     usual = {} if rest.get("scope") == "model" else {"scope": "attention", "kernel": defaults.ATTENTION_KERNEL}
-    return api.plan(**{**usual, **rest}, dims=dims).results[0]
+    return api.plan(**{**usual, **rest, "facts": of_model["facts"]}, dims=of_model["dims"]).results[0]
 
 
 def grid(choices: Choices) -> Iterator[dict[str, Any]]:
@@ -173,7 +185,17 @@ def _value(row: PublishedRow, plan: Fields) -> float | None:
         return float(ours / theirs)
     if row.how == "excess":
         return float(100 * (ours / theirs - 1))
+    if row.how in {"slope", "intercept"}:
+        theirs = _line(row, ours, theirs)
+        ours = 0 if row.how == "slope" else ours
     return float((ours - theirs) / UNITS[row.unit])
+
+
+def _line(row: PublishedRow, ours: float, theirs: float) -> float:
+    """Through two numbers of micro-batches: less the slope, or what the slope makes of the first number of them."""
+    many, few = (float(str(part["micro_batches"])) for part in (row.of, row.against))
+    slope = (ours - theirs) / (many - few)
+    return -slope if row.how == "slope" else slope * many
 
 
 def _read(row: PublishedRow, plan: Fields) -> Any:
@@ -182,6 +204,9 @@ def _read(row: PublishedRow, plan: Fields) -> Any:
 
 def _reported(source: Source, row: PublishedRow) -> str:
     """What the nearest plan that can be priced comes to."""
+    if row.unit in TIMES:
+        near = _value(row, source.plan(row)) if row.plan else None
+        return "" if near is None else f": {shown(near)} {row.unit} with products in 16 bits and what else is priced"
     if not row.of:
         return ""
     verdict = price({**source.plan(row), **row.of}).verdict

@@ -22,9 +22,15 @@ SOURCES = (
     "counted",
     "public_runs",
     "other_runs",
+    "time_runs",
 )  # in the order of the page; a further source is one more file and name
-Unit = Literal["GB", "MB", "GiB", "MiB", "bytes", "elements", "percent", "ratio", "absolute", "truth", "fits"]
-UNITS = {"GB": 1e9, "MB": 1e6, "GiB": 2.0**30, "MiB": 2.0**20, "bytes": 1.0, "elements": 1.0, "fits": 1.0}
+Unit = Literal[
+    "GB", "MB", "GiB", "MiB", "bytes", "elements", "percent", "ratio", "absolute", "truth", "fits", "ms", "tokens/s"
+]  # fmt: skip
+UNITS = {
+    "GB": 1e9, "MB": 1e6, "GiB": 2.0**30, "MiB": 2.0**20, "bytes": 1.0, "elements": 1.0, "fits": 1.0,
+    "ms": 1e-3, "tokens/s": 1.0,
+}  # fmt: skip
 
 
 class _Strict(BaseModel):
@@ -74,7 +80,10 @@ class PublishedRow(_Strict):
     tensors: tuple[str, ...] = ()
     of: Fields = {}
     against: Fields = {}
-    how: Literal["value", "difference", "ratio", "excess", "candidates", "visible"] = Field("value", alias="as")
+    how: Literal["value", "difference", "ratio", "excess", "candidates", "visible", "slope", "intercept"] = Field(
+        "value", alias="as"
+    )
+    use: Literal["", "gate", "ratio"] = ""
     accountings: bool = False
     executor: Executor | None = None
     decimals: int | None = None

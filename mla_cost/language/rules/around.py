@@ -22,7 +22,7 @@ from mla_cost.language.timeline import Product
 Dims = tuple[str, ...]
 # word: what it may say
 WORDS: dict[str, tuple[str, ...]] = {
-    "move": ("hops", "windows", "gather", "heads"),
+    "move": ("hops", "windows", "cycles", "gather", "heads"),
     "saved": ("own", "last", "every", "every-key"),
     "back": ("along", "home", "scatter"),
     "gradients": ("fp32", "as-keys"),
@@ -33,11 +33,11 @@ WORDS: dict[str, tuple[str, ...]] = {
 class Words(NamedTuple):
     """How keys and values come round.
 
-    move: from rank to rank (`hops`), by windows that turn inside while their chunks go on to the next (`windows`), all
-    at once (`gather`), or a head at a time (`heads`). saved: the rank's `own`, those that came `last`, those of `every`
-    other rank, or of every other rank the keys (`every-key`). back: gradients go along with the keys (`along`), one hop
-    further until they are `home`, or by reduce-scatter (`scatter`), in dtype `gradients`. alive: what forward holds of
-    other ranks at once.
+    move: from rank to rank (`hops`), by windows that turn inside while their chunks go on to the next (`windows`), in
+    pieces each on a way of its own through all ranks (`cycles`), all at once (`gather`), or a head at a time (`heads`).
+    saved: the rank's `own`, those that came `last`, those of `every` other rank, or of every other rank the keys
+    (`every-key`). back: gradients go along with the keys (`along`), one hop further until they are `home`, or by
+    reduce-scatter (`scatter`), in dtype `gradients`. alive: what forward holds of other ranks at once.
     """
 
     move: str
@@ -230,13 +230,16 @@ class _Carried:
             hops(self.machine, INSIDE, f"{label} inside windows", sent, dtype, "C", "A_others")
             hops(self.machine, OUTSIDE, f"{label} between windows", sent, dtype, "C_others")
         else:
-            hops(self.machine, self.mesh, label, sent, dtype, self.others)
+            kind = "cycles" if self.words.move == "cycles" else "point_to_point"
+            hops(self.machine, self.mesh, label, sent, dtype, self.others, kind=kind)
 
     def _sent_once(self, sent: Dims) -> None:
         hops(self.machine, self.mesh, self.name, sent, self.dtype, "1")
 
 
-def hops(machine: Machine, mesh: Mesh, label: str, sent: Dims, dtype: str, *counts: str) -> None:
+def hops(
+    machine: Machine, mesh: Mesh, label: str, sent: Dims, dtype: str, *counts: str, kind: str = "point_to_point"
+) -> None:
     """What a rank hands to the next one, so many times: `counts` are dims."""
     dims = (*counts, *sent)
-    recorded(machine, "point_to_point", mesh, label, dims, dtype, dims, wire=machine.bytes_of(dims, dtype))
+    recorded(machine, kind, mesh, label, dims, dtype, dims, wire=machine.bytes_of(dims, dtype))

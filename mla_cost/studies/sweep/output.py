@@ -19,6 +19,7 @@ from mla_cost.errors import InputError
 from mla_cost.results.columns import Column
 from mla_cost.results.csv_cells import harmless
 from mla_cost.studies.sweep.columns import without
+from mla_cost.studies.sweep.complete import answered_in
 from mla_cost.studies.sweep.result import PointRange, Sweep, extra
 
 SUFFIXES: Final = (".csv", ".jsonl", ".parquet")
@@ -92,7 +93,7 @@ def save(sweep: Sweep, path: Path, resume: bool = False, progress: Progress = la
     """Write a sweep to a .csv, .jsonl or .parquet file; the number of rows that have an answer.
 
     While it is written, `FILE.resume` beside it says how far it is; it goes when the file is complete. resume: go on
-    where that says. progress: called with the number of points done.
+    where that says; a file that is complete already stays as it is. progress: called with the number of points done.
 
     Raises:
         InputError: a file that cannot be written, nothing to resume, or a file of another plan.
@@ -109,6 +110,9 @@ def save(sweep: Sweep, path: Path, resume: bool = False, progress: Progress = la
 
 def _save(sweep: Sweep, path: Path, resume: bool, progress: Progress) -> int:
     note = _Note(path, sweep)
+    if resume and (whole := _answered_before(sweep, path, note)) is not None:
+        progress(len(sweep))
+        return whole
     begun = note.read() if resume else {}
     sink: Sink = (_Parquet if path.suffix.lower() == ".parquet" else _Lines)(sweep, path, note, begun)
     answered: int = begun.get("answered", 0)
@@ -122,6 +126,11 @@ def _save(sweep: Sweep, path: Path, resume: bool, progress: Progress) -> int:
         progress(done)
     sink.finish()
     return answered
+
+
+def _answered_before(sweep: Sweep, path: Path, note: _Note) -> int | None:
+    """What a file has answered that lacks nothing but a note of how far it is."""
+    return answered_in(sweep, path) if path.exists() and not note.file.exists() else None
 
 
 class _Note:
@@ -146,7 +155,7 @@ class _Note:
         if not self.file.exists():
             if self.path.exists():
                 raise InputError(
-                    f"nothing to resume: there is no {self.file.name} beside it, so it is complete or not a sweep's",
+                    f"nothing to resume: there is no {self.file.name} beside it, and it does not hold this sweep whole",
                     file=str(self.path),
                 )
             return {}
