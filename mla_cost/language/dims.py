@@ -314,13 +314,14 @@ def base_values(values: Mapping[str, int], heads_divided: bool, nested: bool = F
 
 
 _WIDTHS = ("h", "d_q", "d_q_part", "d_c", "k", "r", "kv_part", "v", "r_half", "f", "V", "g", "m", "i")
-_COUNTED = ("P", "s", "t", "u", "b", *_WIDTHS, "q", "e", "c", "K", "R")
+# what structure asks of, whether it is one
+COUNTED = ("P", "s", "t", "u", "b", *_WIDTHS, "q", "e", "c", "K", "R")
 
 
 def predicates_of(base: Mapping[str, int], heads_divided: bool, nested: bool = False) -> Predicates:
     """The predicates that hold for these base values."""
     heads = ("l_in" if nested else "l") if heads_divided else "n"
-    ones = frozenset(name for name in (*_COUNTED, heads) if base.get(name) == 1)
+    ones = frozenset(name for name in (*COUNTED, heads) if base.get(name) == 1)
     zeros = frozenset(name for name in ("d_q", "r", "m", "i") if base.get(name, 0) == 0)
     alone = {symbol for symbol in ("E", "T") if base.get(symbol, 1) == 1}
     return predicates(ones | alone, zeros, heads_divided, base.get("t", 1) > 1, nested)

@@ -212,7 +212,9 @@ class _Carried:
     def keep(self) -> list[Tensor]:
         """What is kept of them for backward."""
         if self.words.saved == "own":
-            return [self.key, self.value]
+            own = [self.key, self.value]
+            del self.key, self.value  # where a checkpoint keeps nothing, nobody else holds them
+            return own
         new = self.machine.new
         if self.words.saved == "last":
             return [new(f"{self.name} of the last step", self.sent, self.dtype)]
