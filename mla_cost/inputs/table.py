@@ -308,6 +308,10 @@ _ROWS: Final = (
         scopes=MODEL, reads=STATES, heading=True, example=next(reversed(OPTIMIZERS)),
     ),
     Setting(
+        "optimizer_offload", STEP, "Share of a rank's part of the optimizer whose states and step are on the host",
+        "count", unit="%", default=0, least=0, most=100, scopes=MODEL, reads=STATES, example="100",
+    ),
+    Setting(
         "remat", STEP, "What backward runs again: core_attn, mlp, moe, ...", "text", default="none", most=200,
         metavar="none|full|PART+PART", reads=LAYERS, search="choice", formula="style", heading=True,
         example="core_attn+moe",
@@ -430,6 +434,12 @@ _ROWS: Final = (
     Setting(
         "other_memory", MEMORY, "Memory beside this scope", "bytes", default=0, unit="bytes", metavar="BYTES",
         reads=VERDICTS, heading=True, example="2GiB",
+    ),
+    Setting(
+        "host_memory", MEMORY, "Memory of one node's host for what ranks keep there", "bytes", default=0, unit="bytes",
+        unsaid="the device's own by default, where it is known", metavar="BYTES", scopes=MODEL, reads=NO_BYTES,
+        axes=NOWHERE, idle=(Idle({"optimizer_offload": (0,)}, "optimizer_offload 0 keeps nothing there"),),
+        example="2TB",
     ),
     Setting(
         "fragmentation_percent", MEMORY, "Visible memory kept as a margin for fragmentation", "count", unit="%",

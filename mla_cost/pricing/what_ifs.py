@@ -30,6 +30,7 @@ from mla_cost.results import Lever, Result, Status, Verdict
 LONGEST = 4  # changes in a row that the search for a fit tries
 WIDTH = 4  # plans that it follows at each length
 REFUSED: Final = {"illegal", "unsupported"}
+ALL_OF_IT: Final = 100  # per cent
 _NAMES: Final[Mapping[str, Mapping[str, Any]]] = {"form": FORMS, "scheme": SCHEMES, "kernel": KERNELS}
 
 
@@ -157,6 +158,8 @@ def changes(asked: PricedPlan) -> Iterator[Change]:
         yield from (_degree(axis, settings) for axis in ("tp", "ep"))
         yield _pipeline(asked.model, settings)
         yield from (Change("sharding", {"sharding": name}) for name in SHARDINGS if name != settings.sharding)
+        if SHARDINGS[settings.sharding].offload is not None and settings.optimizer_offload < ALL_OF_IT:
+            yield Change("optimizer_offload", {"optimizer_offload": ALL_OF_IT})
 
 
 def _kernels(asked: PricedPlan) -> Iterator[Change]:

@@ -181,6 +181,7 @@ def state_settings(settings: PlanSettings) -> StateSettings:
         given_back=settings.reshard == "on",
         ahead=settings.prefetch,
         to_owners=settings.multi_rank_bucket_allreduce == "off",
+        offload=settings.optimizer_offload,
     )
 
 

@@ -42,7 +42,6 @@ _NOT_PRICED: Final[Mapping[str, str]] = {
     "--fp8-recipe": "FP8 is not priced: bf16 linears are",
     "--fp8-param-gather": "FP8 weights are not priced",
     "--fp4-format": "FP4 is not priced: bf16 linears are",
-    "--optimizer-cpu-offload": "states are priced on the device",
     "--fine-grained-activation-offloading": "activations are priced on the device",
     "--cpu-offloading-num-layers": "activations are priced on the device",
     "--moe-expert-capacity-factor": "all rows of an even share are priced, none dropped",
