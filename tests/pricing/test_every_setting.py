@@ -48,6 +48,8 @@ VALUES: dict[str, list[Any]] = {
     "reshard": ["off"],
     "prefetch": [1],
     "multi_rank_bucket_allreduce": ["off"],
+    "optimizer_offload": [50],
+    "host_memory": [2**40],
     "optimizer": [name for name in OPTIMIZERS if name != defaults.OPTIMIZER],
     "gradient_dtype": ["bf16"],
     "moment_dtype": ["bf16"],

@@ -41,6 +41,7 @@ SAID: Final = frozenset(
             "dp",
             "micro_batches",
             "optimizer",
+            "optimizer_offload",
             "virtual_stages",
             "dtype",
             "gradient_dtype",
@@ -134,7 +135,12 @@ def _states(told: PlanSettings) -> Words:
     if told.sharding == SHARED_STATES:
         yield ("--use-distributed-optimizer",)
     half = told.gradient_dtype == "bf16"
-    if told.main_weights == "remainders":
+    if told.optimizer_offload:
+        yield ("--optimizer-cpu-offload",)
+        yield "--optimizer-offload-fraction", str(told.optimizer_offload / 100)
+        yield ("--use-precision-aware-optimizer",)
+        yield "--main-grads-dtype", told.gradient_dtype
+    elif told.main_weights == "remainders":
         yield ("--use-precision-aware-optimizer",)
         yield "--main-grads-dtype", told.gradient_dtype
         yield "--exp-avg-dtype", told.moment_dtype
