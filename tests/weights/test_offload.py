@@ -20,9 +20,9 @@ NORMS = 27 * (3 * 2048 + 512) + 2048
 DENSE = 2 * 163840 * 2048 // 2 + 26 * 3 * 2048 * 2816 // 2 + 3 * 2048 * 11264 // 2 + 27 * ATTENTION + 26 * 64 * 2048
 PART = EXPERTS + (DENSE + NORMS) // 4
 ASKED: dict[str, Any] = {
-    **{"model": "moonlight-16b-a3b", "scope": "model", "device": "h100-80gb", "form": "explicit", "kernel": "flash"},
-    **{"profile": "megatron", "seq_len": 4096, "tp": 2, "sp": 1, "ep": 8, "dp": 4, "sharding": "distributed"},
-}
+    "model": "moonlight-16b-a3b", "scope": "model", "device": "h100-80gb", "form": "explicit", "kernel": "flash",
+    "profile": "megatron", "seq_len": 4096, "tp": 2, "sp": 1, "ep": 8, "dp": 4, "sharding": "distributed",
+}  # fmt: skip
 
 
 def row(**changed: Any) -> Any:
@@ -53,11 +53,12 @@ def test_bf16_gradients_are_cast_for_what_stays_on_the_device_only():
 
 
 def test_a_sweep_prices_it_as_a_plan_does_and_levers_offer_it():
-    swept = mla_cost.sweep(over={"optimizer_offload": [0, 40, 100]}, **ASKED)
+    swept: Any = mla_cost.sweep(over={"optimizer_offload": [0, 40, 100]}, **ASKED)
     assert [each["allocated_peak_bytes"] for each in swept] == [
         row(optimizer_offload=share).memory.allocated_peak_bytes for share in (0, 40, 100)
     ]
-    (lever,) = [it for it in mla_cost.levers(**ASKED).results[0].verdict.levers if it.lever == "optimizer_offload"]
+    answer: Any = mla_cost.levers(**ASKED)
+    (lever,) = [it for it in answer.results[0].verdict.levers if it.lever == "optimizer_offload"]
     assert lever.required_delta_bytes == -12 * PART
 
 
