@@ -439,7 +439,7 @@ _ROWS: Final = (
         "host_memory", MEMORY, "Memory of one node's host for what ranks keep there", "bytes", default=0, unit="bytes",
         unsaid="the device's own by default, where it is known", metavar="BYTES", scopes=MODEL, reads=NO_BYTES,
         axes=NOWHERE, idle=(Idle({"optimizer_offload": (0,)}, "optimizer_offload 0 keeps nothing there"),),
-        example="2TB",
+        example="1TiB",
     ),
     Setting(
         "fragmentation_percent", MEMORY, "Visible memory kept as a margin for fragmentation", "count", unit="%",
