@@ -777,3 +777,10 @@ def test_unfused_attention_keeps_probabilities_and_refuses_several_ranks_of_a_se
     ):
         with pytest.raises(Illegal, match=said):
             stage_costs(proxy(), "explicit", settings(**{**asked, "attention_backend": "unfused", **wrong}), "cuda")
+
+
+def test_packed_input_pads_v_to_the_width_of_k():
+    """multi_latent_attention.py:85-122: V and attention's output are 192 wide, and the output is cut in a copy."""
+    asked: dict[str, Any] = {"seq_len": 4096, "sp": 1, "tp": 1}
+    plain, packed = (segment(proxy(), "dense", **asked, value_padding=padding) for padding in ("none", "qk"))
+    assert packed.saved_bytes - plain.saved_bytes == 4096 * 128 * 2 * ((192 - 128) + (192 - 128) + 128)
