@@ -344,13 +344,10 @@ def _hopeless(asked: PricedPlan) -> bool:
     """Whether states alone rule out every plan that LONGEST changes can lead to, so that none needs to be priced.
 
     No change leaves less than half the weights of an average stage, and the worst stage has no less than the average.
-    Where nothing is held twice, no change leaves less than half of Adam's moments either: it at most doubles the ranks.
-    What is visible bounds what is usable after any change.
+    Moments and main weights may go to the host. What is visible bounds what is usable after any change.
     """
-    stages, settings = asked.row.memory.stages or (), asked.settings
+    stages = asked.row.memory.stages or ()
     least = sum(stage.weight_bytes for stage in stages)
-    if settings.tp == settings.sp == settings.dp == 1:
-        least += sum(stage.moments_bytes for stage in stages)
     reach: int = 2**LONGEST * asked.device.visible_bytes.integer * len(stages)
     return least > reach
 
