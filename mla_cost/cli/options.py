@@ -463,7 +463,7 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
     "explain": (
         Option("form", ASKED, "explicit, absorbed or laga.", "form"),
         Option(
-            "quantity", ASKED, "Which figure; saved by default.", "text", metavar="saved|peak|payload|wire|flops",
+            "quantity", ASKED, "Which figure; saved by default.", "text", metavar="saved|peak|payload|wire|flops|time",
             example="peak", idle=("program",),
         ),
         Option(

@@ -31,9 +31,9 @@ class Limits(NamedTuple):
         return self.launch + maximum(self.compute, self.memory)
 
 
-def memory_rate(on: Ceilings, work: str) -> float:
+def memory_rate(on: Ceilings, work: str) -> Any:
     """Bytes a second that a kernel of this class moves."""
-    return on.bandwidth * float(getattr(on, OF_MEMORY.get(work, "memory")))
+    return on.bandwidth * getattr(on, OF_MEMORY.get(work, "memory"))
 
 
 def moved(on: Ceilings, work: str, total_bytes: Any, launches: Any) -> Limits:
