@@ -70,10 +70,12 @@ def amounts_of(key: Key, always: Mapping[str, float], values: Mapping[str, Any],
     return [float(amount) if same else next(rows) for same, amount in zip(alike, constant, strict=True)]
 
 
-def phases(group: PricedGroup, key: Key, values: Mapping[str, Any], size: int, how: Pricing) -> dict[str, PhaseTime]:
-    """Every phase of a layer. values: of symbols at `size` points of its group."""
-    amounts = amounts_of(key, group.always, values, size)
-    return timed(work_rows(key).account, amounts, how.on, how.causal, {**group.always, **values}, how.by)
+def phases(
+    key: Key, always: Mapping[str, float], values: Mapping[str, Any], size: int, how: Pricing
+) -> dict[str, PhaseTime]:
+    """Every phase of a program at points whose symbols have these values; `always` are those of every point."""
+    amounts = amounts_of(key, always, values, size)
+    return timed(work_rows(key).account, amounts, how.on, how.causal, {**always, **values}, how.by)
 
 
 class LayerTimes:
@@ -120,7 +122,7 @@ class LayerTimes:
         for at, key in group.keys:
             alike = key._replace(input_held=False, gradient_held=False)
             if alike not in known:
-                known[alike] = phases(group, key, values, len(here), how)
+                known[alike] = phases(key, group.always, values, len(here), how)
             found = known[alike]
             for way, parts in PHASES.items():
                 self._put(at, here, way, [found[part] for part in parts])

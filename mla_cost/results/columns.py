@@ -167,7 +167,13 @@ STEP_TIMES: Final = (
     _time("idle_seconds", lambda time: time.idle, "idle"),
     _time("exposed_seconds", lambda time: sum(time.exposed.values()), "exposed"),
 )
-TIMES: Final = frozenset(figure.name for figure in STEP_TIMES)
+# and of blocks
+BLOCK_TIMES: Final = (
+    _time("seconds", lambda time: time.total.seconds, "seconds"),
+    _time("forward_seconds", lambda time: time.forward.seconds, "forward"),
+    _time("backward_seconds", lambda time: time.backward.seconds, "backward"),
+)
+TIMES: Final = frozenset(figure.name for figure in (*STEP_TIMES, *BLOCK_TIMES))
 BYTES: Final = tuple(figure.name for figure in EVERY_SCOPE)
 MODEL: Final = tuple(figure.name for figure in MODEL_SCOPE)
 
@@ -180,9 +186,8 @@ def _verdict(at: Read, name: str) -> int | None:
 
 def figures(scope: str, *, timed: bool = False) -> tuple[Figure, ...]:
     """The figures that a scope tells. timed: with how long it takes."""
-    if scope != "model":
-        return EVERY_SCOPE
-    return (*EVERY_SCOPE, *MODEL_SCOPE, *(STEP_TIMES if timed else ()))
+    own, times = (MODEL_SCOPE, STEP_TIMES) if scope == "model" else ((), BLOCK_TIMES)
+    return (*EVERY_SCOPE, *own, *(times if timed else ()))
 
 
 def plan_columns(scope: str) -> list[str]:
