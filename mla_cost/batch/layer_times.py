@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -74,7 +74,13 @@ def phases(
     key: Key, always: Mapping[str, float], values: Mapping[str, Any], size: int, how: Pricing
 ) -> dict[str, PhaseTime]:
     """Every phase of a program at points whose symbols have these values; `always` are those of every point."""
-    amounts = amounts_of(key, always, values, size)
+    return phases_of(key, amounts_of(key, always, values, size), always, values, how)
+
+
+def phases_of(
+    key: Key, amounts: Sequence[Any], always: Mapping[str, float], values: Mapping[str, Any], how: Pricing
+) -> dict[str, PhaseTime]:
+    """The same of amounts that are evaluated already."""
     return timed(work_rows(key).account, amounts, how.on, how.causal, {**always, **values}, how.by)
 
 

@@ -35,7 +35,8 @@ def test_terms_and_formula_add_up_to_a_plan() -> None:
     assert put_in.keys() == formula.free_symbols
 
     def use(*output: Any) -> float:
-        return float(rules.tile_use(on, rules.ProductShape(*(int(size) for size in output), 1)))
+        batch, m, n = map(int, output)
+        return float(rules.tile_use(on, rules.ProductShape(batch, m, n, 1)))
 
     numbers = formula.xreplace(put_in).replace(sympy.Function("use"), use)
     assert float(numbers) == pytest.approx(row.time.total.seconds)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mla_cost.batch.blocks import FIGURES, Block, BlockAsked, block
 from mla_cost.batch.codes import MISSING, NO_PROGRAM, REQUIREMENT, TOO_LARGE
-from mla_cost.batch.layer_times import phases
+from mla_cost.batch.layer_times import amounts_of, phases_of
 from mla_cost.batch.matrices import SCRATCH, Floats, Ints
 from mla_cost.batch.points import alike, groups, size_marks
 from mla_cost.batch.programs import Kinds, Programs
@@ -76,6 +76,15 @@ class BoxFigures(NamedTuple):
             column[into] = MISSING
 
 
+class BlockWork(NamedTuple):
+    """The blocks of one structural key at `size` points whose symbols have these values, `always` those of all."""
+
+    key: Key
+    always: dict[str, float]
+    values: dict[str, Any]
+    size: int
+
+
 class BoxPricer:
     """Prices the boxes of a grid. Holds what boxes share."""
 
@@ -136,30 +145,25 @@ class BoxPricer:
             return
         if kernel.fused:
             self._trained(key, values, into, found)
-        for at, device in enumerate(self.grid.devices) if self.timed else ():
-            if device is not None and has_ceilings(device):
-                self._time(at, device, choice, (key, always, values, size), into, found)
+        if self.timed:
+            self._times(choice, BlockWork(key, always, values, size), into, found)
 
-    def _time(
-        self,
-        at: int,
-        device: DeviceConfig,
-        choice: Choice,
-        asked: tuple[Key, dict[str, float], dict[str, Any], int],
-        into: Any,
-        found: BoxFigures,
-    ) -> None:
-        """How long the blocks of one structural key take on a device."""
+    def _times(self, choice: Choice, asked: BlockWork, into: Any, found: BoxFigures) -> None:
+        """How long the blocks of one structural key take, on every device whose file says."""
         key, always, values, size = asked
+        amounts = amounts_of(*asked)
         ranks = np.broadcast_to(np.asarray(values["P"], np.int64), size)
         degrees = SimpleNamespace(tp=1, sp=ranks, pp=1, ep=1, etp=1, dp=1)
-        how = pricing(device, choice.settings, "middle", degrees=degrees)
-        parts = phases(key, always, values, size, how)
-        for way in PHASES:
-            seconds = values["layers"] * passed([parts], way, how).seconds
-            for name in (f"{way}_seconds", "seconds"):
-                column = found.times.setdefault((at, name), np.zeros(len(found.reason)))
-                column[into] += seconds
+        for at, device in enumerate(self.grid.devices):
+            if device is None or not has_ceilings(device):
+                continue
+            how = pricing(device, choice.settings, "middle", degrees=degrees)
+            parts = phases_of(key, amounts, always, values, how)
+            for way in PHASES:
+                seconds = values["layers"] * passed([parts], way, how).seconds
+                for name in (f"{way}_seconds", "seconds"):
+                    column = found.times.setdefault((at, name), np.zeros(len(found.reason)))
+                    column[into] += seconds
 
     def _key(self, choice: Choice, values: Mapping[str, Any]) -> Key | int:
         """The key of these points, or why there is none: resolved as a plan would, for the first of them."""
