@@ -406,6 +406,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "count", metavar="N", example="1024",
         ),
         _IDLE,
+        Option(
+            "by", ASKED, "Which of several layouts on the fewest devices; the first by default.", "text",
+            metavar="first|time", example="time",
+        ),
         _SET,
         _formats("table", "json", default="table"),
         *_less("json"),

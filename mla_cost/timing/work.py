@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import PROGRAMS, Collective, Timeline
-from mla_cost.language.numbers import is_array
-from mla_cost.language.numbers import ceil_divide
+from mla_cost.language.numbers import ceil_divide, is_array
 from mla_cost.language.polynomial import Polynomial, total
 from mla_cost.language.timeline import KernelRun
 from mla_cost.timing import rules
