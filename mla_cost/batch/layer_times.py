@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -16,6 +16,7 @@ from mla_cost.batch.points import Points, distinct
 from mla_cost.batch.programs import compiled_account
 from mla_cost.batch.table import PricedGroup, Table
 from mla_cost.inputs.config import DeviceConfig
+from mla_cost.language.dims import follow_where_known, following
 from mla_cost.language.machine import PROGRAMS
 from mla_cost.language.polynomial import Monomial
 from mla_cost.pricing.key import Key
@@ -29,9 +30,10 @@ _ALL: Final = "all"
 
 
 class WorkRows(NamedTuple):
-    """What a program runs as rows over monomials: every amount of its account."""
+    """What a program runs as rows over monomials: every amount of its account. follows: symbols that do from others."""
 
     account: WorkAccount
+    follows: tuple[str, ...]
     monomials: tuple[Monomial, ...]
     rows: Rows
 
@@ -42,7 +44,8 @@ def work_rows(key: Key) -> WorkRows:
     account = work_of(compiled_account(key).timeline)
     each = [over_others(amount) for amount in account.summed]
     monomials = monomials_of(each)
-    return WorkRows(account, monomials, Rows(coefficients(each, monomials)))
+    follows = following(symbol for monomial in monomials for symbol in monomial)
+    return WorkRows(account, follows, monomials, Rows(coefficients(each, monomials)))
 
 
 @lru_cache(maxsize=PROGRAMS)
@@ -74,14 +77,24 @@ def phases(
     key: Key, always: Mapping[str, float], values: Mapping[str, Any], size: int, how: Pricing
 ) -> dict[str, PhaseTime]:
     """Every phase of a program at points whose symbols have these values; `always` are those of every point."""
-    return phases_of(key, amounts_of(key, always, values, size), always, values, how)
+    return Work(key, always, values, size).phases(how)
 
 
-def phases_of(
-    key: Key, amounts: Sequence[Any], always: Mapping[str, float], values: Mapping[str, Any], how: Pricing
-) -> dict[str, PhaseTime]:
-    """The same of amounts that are evaluated already."""
-    return timed(work_rows(key).account, amounts, how.on, how.causal, {**always, **values}, how.by)
+class Work:
+    """What a program runs at points whose symbols have these values; `always` are those of every point.
+
+    Valid until this thread evaluates another matrix.
+    """
+
+    def __init__(self, key: Key, always: Mapping[str, float], values: Mapping[str, Any], size: int) -> None:
+        self.rows = work_rows(key)
+        values = {**values, **follow_where_known({**always, **values}, self.rows.follows)}
+        self.amounts = amounts_of(key, always, values, size)
+        self.values = {**always, **values}
+
+    def phases(self, how: Pricing) -> dict[str, PhaseTime]:
+        """How long every phase takes."""
+        return timed(self.rows.account, self.amounts, how.on, how.causal, self.values, how.by)
 
 
 class LayerTimes:
