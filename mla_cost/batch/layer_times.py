@@ -77,10 +77,10 @@ def phases(
     key: Key, always: Mapping[str, float], values: Mapping[str, Any], size: int, how: Pricing
 ) -> dict[str, PhaseTime]:
     """Every phase of a program at points whose symbols have these values; `always` are those of every point."""
-    return Work(key, always, values, size).phases(how)
+    return LayerWork(key, always, values, size).phases(how)
 
 
-class Work:
+class LayerWork:
     """What a program runs at points whose symbols have these values; `always` are those of every point.
 
     Valid until this thread evaluates another matrix.
