@@ -74,7 +74,7 @@ def amounts_of(key: Key, always: Mapping[str, float], values: Mapping[str, Any],
     return [float(amount) if same else next(rows) for same, amount in zip(alike, constant, strict=True)]
 
 
-class Work:
+class LayerWork:
     """What a program runs at points whose symbols have these values; `always` are those of every point.
 
     Valid until this thread evaluates another matrix.
@@ -144,7 +144,7 @@ class LayerTimes:
         for at, key in group.keys:
             alike = key._replace(input_held=False, gradient_held=False)
             if alike not in known:
-                work = Work(key, group.always, values, len(here))
+                work = LayerWork(key, group.always, values, len(here))
                 known[alike] = work.phases(how), work.between(how.by.lie)
             found, self.between[at, here] = known[alike]
             for way, parts in PHASES.items():

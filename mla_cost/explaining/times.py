@@ -42,7 +42,7 @@ OF_DEVICES: Final[Mapping[str, str]] = {
 }
 
 
-class Priced(NamedTuple):
+class PricedBlock(NamedTuple):
     """A block at the numbers of a plan, on a device."""
 
     at: Evaluation
@@ -55,7 +55,7 @@ class TimeFormula(NamedTuple):
     form: str
     key: Key
     causal: bool
-    priced: Priced | None = None
+    priced: PricedBlock | None = None
 
     @property
     def _account(self) -> WorkAccount:
@@ -159,7 +159,7 @@ def of_plan(form: str, key: Key, at: Evaluation, device: DeviceConfig, settings:
     """
     if not has_ceilings(device):
         raise InputError("time needs a device whose file has `time:`", field="device", value=device.name)
-    return TimeFormula(form, key, settings.causal, Priced(at, pricing(device, settings, "middle")))
+    return TimeFormula(form, key, settings.causal, PricedBlock(at, pricing(device, settings, "middle")))
 
 
 class _Opaque(dict[tuple[int, ...], Any]):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mla_cost.batch.blocks import FIGURES, Block, BlockAsked, block
 from mla_cost.batch.codes import MISSING, NO_PROGRAM, REQUIREMENT, TOO_LARGE
-from mla_cost.batch.layer_times import Work
+from mla_cost.batch.layer_times import LayerWork
 from mla_cost.batch.matrices import SCRATCH, Floats, Ints
 from mla_cost.batch.points import alike, groups, size_marks
 from mla_cost.batch.programs import Kinds, Programs
@@ -147,9 +147,9 @@ class BoxPricer:
         if kernel.fused:
             self._trained(key, values, into, found)
         if self.timed:
-            self._times(group.choice, Work(key, always, values, size), into, found)
+            self._times(group.choice, LayerWork(key, always, values, size), into, found)
 
-    def _times(self, choice: Choice, work: Work, into: Any, found: BoxFigures) -> None:
+    def _times(self, choice: Choice, work: LayerWork, into: Any, found: BoxFigures) -> None:
         """How long the blocks of one structural key take, on every device whose file says."""
         ranks = np.atleast_1d(np.asarray(work.values["P"], np.int64))
         degrees = SimpleNamespace(tp=1, sp=ranks, pp=1, ep=1, etp=1, dp=1)
