@@ -159,6 +159,11 @@ def _time(name: str, of_time: Callable[[Time], float | None], of_many: str) -> F
     return Figure(name, of_result, lambda at: getattr(at.times, of_many), "float64")
 
 
+def _between_nodes(at: Read) -> float | None:
+    """Bytes sent over the links between nodes; None where nobody asks for time."""
+    return None if at.result.time is None else sum(link.between_bytes for link in at.result.communication.links)
+
+
 # of an optimizer step, where somebody asks how long it takes and the device's file has ceilings
 STEP_TIMES: Final = (
     _time("seconds", lambda time: time.total.seconds, "seconds"),
@@ -166,6 +171,7 @@ STEP_TIMES: Final = (
     _time("model_flops_utilisation", lambda time: time.model_flops_utilisation, "utilisation"),
     _time("idle_seconds", lambda time: time.idle, "idle"),
     _time("exposed_seconds", lambda time: sum(time.exposed.values()), "exposed"),
+    Figure("between_nodes_bytes", _between_nodes, lambda at: at.times.between, "float64"),
 )
 # and of blocks
 BLOCK_TIMES: Final = (

@@ -55,6 +55,7 @@ def test_a_step_takes_what_a_plan_says(name: str) -> None:
             "model_flops_utilisation": time.model_flops_utilisation,
             "idle_seconds": time.idle,
             "exposed_seconds": sum(time.exposed.values()),
+            "between_nodes_bytes": sum(link.between_bytes for link in row.communication.links),
         }
         require_equal(at, found.row(at), wanted)
 

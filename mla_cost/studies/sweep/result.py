@@ -241,7 +241,8 @@ class Sweep:
         names = column.names
         if names is None:
             if column.name in TIMES:
-                return [None if value == MISSING else value for value in found]
+                number = int if column.name.endswith("_bytes") else float
+                return [None if value == MISSING else number(value) for value in found]
             return [int(value) for value in found] if column.dtype == "float64" else found  # counts, all of them
         return [names[value] for value in found]
 
@@ -541,9 +542,9 @@ def sweep(
     for names globs too ("deepseek-*", "all"). model, device and settings: what stays the same, as `mla_cost.plan`
     takes it. scope "model" prices the worst stage of the whole model: degrees and micro-batches vary too, and columns
     tell its states, what is sent by mesh axis, and flops. time: with seconds of an optimizer step, tokens a second of
-    all devices, model flops utilisation, idle and exposed seconds; of blocks seconds, forward and backward; by the
-    rules of a plan. Raises
-    `mla_cost.InputError` for bad input; a combination that cannot be is a row with its reason.
+    all devices, model flops utilisation, idle and exposed seconds, bytes sent between nodes; of blocks seconds, forward
+    and backward; by the rules of a plan. Raises `mla_cost.InputError` for bad input; a combination that cannot be is a
+    row with its reason.
 
     >>> import mla_cost
     >>> over = {"seq_len": "4096..131072*2", "sp": [4, 8], "form": "all"}
