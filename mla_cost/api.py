@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from mla_cost.explaining.explain import Explanation
     from mla_cost.explaining.pictures import Picture
+    from mla_cost.explaining.times import TimeFormula
     from mla_cost.results import ProgramListing
 
 
@@ -349,11 +350,13 @@ def formula(
 ) -> sympy.Expr:
     """The symbolic formula of a quantity, as a sympy expression over the symbols of `mla_cost.language.dims.SYMBOLS`.
 
-    quantity: saved, peak, payload, wire or flops. The variant is sp > 1 with more than one head per rank and kernel
-    eager by default; one: dims of size one, of `sp`, `heads`, `batch`, `positions`; without: absent parts, of
+    quantity: saved, peak, payload, wire, flops or time. The variant is sp > 1 with more than one head per rank and
+    kernel eager by default; one: dims of size one, of `sp`, `heads`, `batch`, `positions`; without: absent parts, of
     `query-latent` and `rope`; settings: kernel, scheme, dtype, v_layout, value_padding, ... as `plan` takes them.
     Raises `mla_cost.InputError` for an unknown name, and for a setting that only numbers have. A peak is the maximum
-    over the moments that can win; put numbers in with `xreplace`, since `subs` compares them after every symbol.
+    over the moments that can win; put numbers in with `xreplace`, since `subs` compares them after every symbol. Time
+    is seconds over the fields of `mla_cost.timing.ceilings.Ceilings` too; how a product fills a device is the function
+    `use` of its batch and output, and a collective one of its wire bytes.
 
     >>> import mla_cost
     >>> formula = mla_cost.formula("laga", "payload")
@@ -365,11 +368,16 @@ def formula(
 
 def explain_variant(
     form: str, quantity: str, settings: Mapping[str, Any], one: Sequence[str], without: Sequence[str]
-) -> Explanation:
+) -> Explanation | TimeFormula:
     """The formula of a structural variant, without numbers."""
-    from mla_cost.explaining.explain import explain
+    from mla_cost.explaining.explain import TIME, explain, variant_key
 
-    return explain(form, quantity, **_variant(form, settings, one, without))
+    asked = _variant(form, settings, one, without)
+    if quantity == TIME:
+        from mla_cost.explaining.times import TimeFormula
+
+        return TimeFormula(form, variant_key(form, **asked), causal=True)
+    return explain(form, quantity, **asked)
 
 
 def _variant(form: str, settings: Mapping[str, Any], one: Sequence[str], without: Sequence[str]) -> dict[str, Any]:
@@ -457,9 +465,11 @@ def _formula_kernel(settings: PlanSettings) -> PlanSettings:
     return automatic.with_kernel(model_with_dims(settings), device, settings.form[0], settings)[0]
 
 
-def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: Mapping[str, Any]) -> Explanation:
-    """The formula that holds for a plan, with the value of every term."""
-    from mla_cost.explaining.explain import explain_point
+def explain_plan(
+    form: str, quantity: str, flags: Mapping[str, Any], assigned: Mapping[str, Any]
+) -> Explanation | TimeFormula:
+    """The formula that holds for a plan, with the value of every term; of time on the first of its devices."""
+    from mla_cost.explaining.explain import TIME, explain_point
     from mla_cost.inputs.plan_files import settings as read_settings
     from mla_cost.pricing.evaluation import evaluation
     from mla_cost.pricing.resolve import resolve
@@ -470,6 +480,11 @@ def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: M
     settings = _formula_kernel(with_usual_sp(settings))
     try:
         point = resolve(model_with_dims(settings), form, settings)
+        if quantity == TIME:
+            from mla_cost.explaining.times import of_plan
+
+            device = catalog.device(settings.device[0] if settings.device else defaults.DEVICES[0])
+            return of_plan(point.form, point.key, evaluation(point), device, settings)
         return explain_point(point, evaluation(point).values, quantity)
     except Illegal as error:
         raise InputError(str(error)) from None

@@ -22,8 +22,9 @@ from mla_cost.language.polynomial import Monomial
 from mla_cost.pricing.key import Key
 from mla_cost.pricing.step_traffic import PHASES
 from mla_cost.pricing.times import Pricing, pricing
-from mla_cost.timing.placement import placement
-from mla_cost.timing.work import PhaseTime, WorkAccount, timed, work_of
+from mla_cost.timing.placement import Placement, placement
+from mla_cost.timing.rules import sent
+from mla_cost.timing.work import PhaseTime, WorkAccount, group_of, timed, work_of
 
 IN_LAYERS: Final = ("tp", "sp", "ep", "etp")  # axes over which layers exchange
 _ALL: Final = "all"
@@ -73,12 +74,29 @@ def amounts_of(key: Key, always: Mapping[str, float], values: Mapping[str, Any],
     return [float(amount) if same else next(rows) for same, amount in zip(alike, constant, strict=True)]
 
 
-def phases(group: PricedGroup, key: Key, values: Mapping[str, Any], size: int, how: Pricing) -> dict[str, PhaseTime]:
-    """Every phase of a layer. values: of symbols at `size` points of its group."""
-    rows = work_rows(key)
-    values = {**values, **follow_where_known({**group.always, **values}, rows.follows)}
-    amounts = amounts_of(key, group.always, values, size)
-    return timed(rows.account, amounts, how.on, how.causal, {**group.always, **values}, how.by)
+class LayerWork:
+    """What a program runs at points whose symbols have these values; `always` are those of every point.
+
+    Valid until this thread evaluates another matrix.
+    """
+
+    def __init__(self, key: Key, always: Mapping[str, float], values: Mapping[str, Any], size: int) -> None:
+        self.rows = work_rows(key)
+        values = {**values, **follow_where_known({**always, **values}, self.rows.follows)}
+        self.amounts = amounts_of(key, always, values, size)
+        self.values = {**always, **values}
+
+    def phases(self, how: Pricing) -> dict[str, PhaseTime]:
+        """How long every phase takes."""
+        return timed(self.rows.account, self.amounts, how.on, how.causal, self.values, how.by)
+
+    def between(self, lie: Placement) -> Any:
+        """Wire bytes over the links between nodes."""
+        found: Any = 0.0
+        for sending in self.rows.account.sendings:
+            group = group_of(sending.called, self.values, lie)
+            found = found + sent(sending.called.kind, self.amounts[sending.wire], group).between
+        return found
 
 
 class LayerTimes:
@@ -100,6 +118,7 @@ class LayerTimes:
         self.device: dict[str, Floats] = {way: np.zeros(shape) for way in PHASES}
         self.launches: dict[str, Floats] = {way: np.zeros(shape) for way in PHASES}
         self.links: dict[str, dict[str, Floats]] = {way: {} for way in PHASES}
+        self.between: Floats = np.zeros(shape)  # wire bytes between nodes
         self.step_links: dict[Any, tuple[dict[str, float], dict[str, float]]] = {}  # for whoever asks further
         for group in table.groups:
             self._group(group)
@@ -121,12 +140,13 @@ class LayerTimes:
         values = {name: each[taken] if isinstance(each, np.ndarray) else each for name, each in group.values.items()}
         degrees = SimpleNamespace(**{name: column[here] for name, column in vars(self._degrees).items()})
         how = pricing(self._device, group.settings, "middle", self._table.chosen, degrees)
-        known: dict[Key, dict[str, PhaseTime]] = {}  # who holds inputs and gradients takes no time
+        known: dict[Key, tuple[dict[str, PhaseTime], Any]] = {}  # who holds inputs and gradients takes no time
         for at, key in group.keys:
             alike = key._replace(input_held=False, gradient_held=False)
             if alike not in known:
-                known[alike] = phases(group, key, values, len(here), how)
-            found = known[alike]
+                work = LayerWork(key, group.always, values, len(here))
+                known[alike] = work.phases(how), work.between(how.by.lie)
+            found, self.between[at, here] = known[alike]
             for way, parts in PHASES.items():
                 self._put(at, here, way, [found[part] for part in parts])
 

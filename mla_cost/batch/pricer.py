@@ -168,7 +168,7 @@ class PointPricer:
         many = self._many(tile, worst, work, most, exact)
         trained = tile.table.trained[tile.which]
         verdict = self._status(many, trained)
-        many = many._replace(times=self._times(tile, exact, verdict))
+        many = many._replace(times=self._times(tile, exact, verdict, worst.stage))
         for figure in found.figures:
             rows.put(found.columns[figure.name], figure.of_many(many))
         rows.put_most(found.most, most)
@@ -176,14 +176,14 @@ class PointPricer:
         rows.put(found.status, verdict)
         return tile.code
 
-    def _times(self, tile: Tile, exact: NDArray[np.bool_], verdict: Any) -> StepTimes | None:
+    def _times(self, tile: Tile, exact: NDArray[np.bool_], verdict: Any, stages: Ints) -> StepTimes | None:
         """Steps of those points alive that are asked; MISSING at the others."""
         if self.timed == "none":
             return None
         found = StepTimes(*np.full((len(StepTimes._fields), tile.points.size), float(MISSING)))
         asked = np.flatnonzero(exact & (verdict <= TIGHT) if self.timed == "fitting" else exact)
         if self.device is not None and has_ceilings(self.device) and len(asked):
-            for column, values in zip(found, step_times(tile, asked, self.device), strict=True):
+            for column, values in zip(found, step_times(tile, asked, self.device, stages), strict=True):
                 column[asked] = values
         return found
 

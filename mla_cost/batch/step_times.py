@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from mla_cost.batch.holding import STATES, Ranks
+from mla_cost.batch.holding import STATES, HasWeights, Ranks
 from mla_cost.batch.layer_times import LayerTimes
 from mla_cost.batch.matrices import Floats, Ints
 from mla_cost.batch.pipelines import FIGURES
@@ -21,9 +21,10 @@ from mla_cost.language.numbers import maximum, where
 from mla_cost.language.schedule import Schedule, ScheduleSize
 from mla_cost.mesh.schedule import schedule_of, size_of
 from mla_cost.pricing import times
+from mla_cost.pricing.step_traffic import hidden_states
 from mla_cost.pricing.times import Chunks, StageTail, StepCall
 from mla_cost.pricing.whole_model import parallel_of
-from mla_cost.timing import step
+from mla_cost.timing import rules, step
 from mla_cost.timing.placement import Placement
 from mla_cost.weights.held import Holder
 from mla_cost.weights.sent import StepCollective
@@ -35,17 +36,21 @@ _HOLDERS: Final[tuple[Holder, ...]] = ("dense", "expert")
 
 
 class StepTimes(NamedTuple):
-    """Of optimizer steps at many points. Seconds; tokens a second of all devices; shares of their arithmetic."""
+    """Of optimizer steps at many points. Seconds; tokens a second of all devices; shares of their arithmetic.
+
+    between: wire bytes of the worst stage over the links between nodes.
+    """
 
     seconds: Floats
     tokens_per_second: Floats
     utilisation: Floats
     idle: Floats
     exposed: Floats
+    between: Floats
 
 
-def step_times(tile: Tile, asked: Ints, device: DeviceConfig) -> StepTimes:
-    """Those of some of the points alive, by place."""
+def step_times(tile: Tile, asked: Ints, device: DeviceConfig, worst: Ints) -> StepTimes:
+    """Those of some of the points alive, by place. worst: of every point alive the place of its stage in the tile."""
     points = tile.points.part(asked)
     found = StepTimes(*np.zeros((len(StepTimes._fields), points.size)))
     place = np.full(tile.points.size, -1)
@@ -58,7 +63,7 @@ def step_times(tile: Tile, asked: Ints, device: DeviceConfig) -> StepTimes:
         for own in groups(distinct(words[here], points["micro_batches"][here]).codes) if len(here) else ():
             mine = here if own is None else here[own]
             timing = _Timing(tile, points, asked, layers, device, mine)
-            for column, values in zip(found, timing.found(), strict=True):
+            for column, values in zip(found, timing.found(worst[asked[mine]]), strict=True):
                 column[mine] = values
     return found
 
@@ -91,8 +96,8 @@ class _Timing:
         found: Floats = np.broadcast_to(times.hop(self.fields, self.tile.shared.model, self.how, wide), size)
         return found
 
-    def found(self) -> StepTimes:
-        """The figures."""
+    def found(self, worst: Ints) -> StepTimes:
+        """The figures. worst: of each point the place of its stage in the tile."""
         batches = int(self.settings.micro_batches)
         chunks = [self._chunk(counts) for counts in self.pipe.chunks]
         stages = [[chunks[at] for at in own] for own in self.pipe.stages]
@@ -103,7 +108,8 @@ class _Timing:
         seconds = passes + kept + self._update()
         rates = times.step_rates(self.fields, seconds, self._model_flops(), self.how.peak)
         idle = passes - batches * once
-        return StepTimes(seconds, rates.tokens, rates.utilisation, idle, batches * exposed + kept)
+        exposed = batches * exposed + kept
+        return StepTimes(seconds, rates.tokens, rates.utilisation, idle, exposed, self._between(worst))
 
     # ---- passes
 
@@ -183,6 +189,31 @@ class _Timing:
             own = [StepCall(it.kind, it.axis, it.group_size, it.calls, it.wire_bytes) for it in calls]
             known[key] = times.step_links(own, how)
         return known[key]
+
+    def _between(self, worst: Ints) -> Floats:
+        """Wire bytes between nodes in one step, of the worst stage of each point."""
+        tile, lie = self.tile, self.how.by.lie
+        wide = tile.table.element_bytes[tile.which[self.alive]]
+        once = hidden_states(self.fields, tile.shared.model.dims.hidden, wide)
+        far = rules.sent("point_to_point", once, lie.of("pp", self.fields.pp)).between
+        found: Floats = np.zeros(len(self.mine))
+        for at in np.unique(worst):
+            stage, rows = tile.stages[at], worst == at
+            passed = np.array(stage.counts) @ self.layers.between[:, self.layers.codes[self.mine]]
+            step = sum(self._step_between(stage, holder) for holder in _HOLDERS)
+            found[rows] = (self.settings.micro_batches * (passed + sum(stage.passes) * far) + step)[rows]
+        return np.rint(found)
+
+    def _step_between(self, weights: HasWeights, holder: Holder) -> Any:
+        """What of it keeps weights equal."""
+        ranks, codes = self._ranks(holder)
+        found: Any = 0.0
+        for code in np.unique(codes):
+            for call in self.tile.shared.holding.calls(weights, ranks[code], holder):
+                group = self.how.by.lie.of(call.axis, call.group_size)
+                amount = rules.sent(call.kind, call.calls * call.wire_bytes, group).between
+                found = found + np.where(codes == code, amount, 0.0)
+        return found
 
     def _update(self) -> Any:
         """The update of the stage that has most to update."""

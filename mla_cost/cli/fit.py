@@ -18,8 +18,7 @@ def fit(given: Given) -> None:
     settings = given.settings()
     longest = MAX_SEQ_LEN if given["max_seq_len"] is None else given["max_seq_len"]
     own = {"max_seq_len": longest, "zigzag": given["zigzag"], "global_batch": given["global_batch"]}
-    if given["max_idle"] is not None:
-        own["max_idle"] = given["max_idle"]
+    own |= {name: given[name] for name in ("max_idle", "by") if given[name] is not None}
     with progress.shown("what fits") as watch:
         found = of(settings, **own, watch=watch)
     if given["quiet"]:

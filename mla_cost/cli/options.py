@@ -406,6 +406,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "count", metavar="N", example="1024",
         ),
         _IDLE,
+        Option(
+            "by", ASKED, "Which of several layouts on the fewest devices; the first by default.", "text",
+            metavar="first|time", example="time",
+        ),
         _SET,
         _formats("table", "json", default="table"),
         *_less("json"),
@@ -463,7 +467,7 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
     "explain": (
         Option("form", ASKED, "explicit, absorbed or laga.", "form"),
         Option(
-            "quantity", ASKED, "Which figure; saved by default.", "text", metavar="saved|peak|payload|wire|flops",
+            "quantity", ASKED, "Which figure; saved by default.", "text", metavar="saved|peak|payload|wire|flops|time",
             example="peak", idle=("program",),
         ),
         Option(

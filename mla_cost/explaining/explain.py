@@ -31,6 +31,7 @@ QUANTITIES = {
     "wire": "bytes sent, forward and backward",
     "flops": "multiply-adds counted as two, forward and backward, attention as a full square",
 }
+TIME = "time"  # a quantity of `explaining.times`, which asks a device
 ONES = {"sp": "P", "heads": "l", "batch": "b", "positions": "s"}  # what --one can name, and its symbol
 WITHOUT = {"query-latent": "d_q", "rope": "r"}  # what --without can name
 
@@ -214,7 +215,9 @@ def _known(kind: str, name: Any, names: Mapping[str, str]) -> str:
 def _explain(form: str, key: Key, quantity: Any, values: Mapping[str, int] | None) -> Explanation:
     if not isinstance(quantity, str) or quantity not in QUANTITIES:
         raise InputError(
-            f"unknown quantity {shown(quantity)}", allowed=", ".join(QUANTITIES), nearest=nearest(quantity, QUANTITIES)
+            f"unknown quantity {shown(quantity)}",
+            allowed=", ".join((*QUANTITIES, TIME)),
+            nearest=nearest(quantity, (*QUANTITIES, TIME)),
         )
     run = timeline(key)
     made = [

@@ -98,7 +98,13 @@ def floor_divide(number: Any, by: Any) -> Any:
 
 @_of_two
 def ceil_divide(number: Any, by: Any) -> Any:
-    """The least whole number that is at least the quotient."""
+    """The least whole number that is at least the quotient.
+
+    Of doubles below 2^53 a quotient that is no whole number never rounds down to one, as with `floor_divide`.
+    """
+    of_arrays = _module(number, by)
+    if of_arrays and of_arrays.result_type(number, by).kind == "f":
+        return of_arrays.ceil(number / by)
     return floor_divide(number + by - 1, by)
 
 

@@ -364,12 +364,17 @@ class Term(NamedTuple):
 
 
 class FormulaTerm(NamedTuple):
-    """One summand of a formula; value where the symbols have values."""
+    """One summand of a formula; value where the symbols have values.
+
+    Of a time, seconds and what sets them: compute, memory, launch or link.
+    """
 
     tensor: str
     where: str
     formula: str
     value: int | None
+    seconds: float | None = None
+    limit: str | None = None
 
 
 class FormulaSymbol(NamedTuple):
@@ -394,6 +399,7 @@ class Formula(NamedTuple):
     total: int | None
     symbols: tuple[FormulaSymbol, ...]
     others: tuple["Formula", ...] = ()
+    total_seconds: float | None = None
 
     def to_json(self) -> str:
         """The JSON text that `mla-cost explain --format json` prints."""

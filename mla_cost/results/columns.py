@@ -159,6 +159,11 @@ def _time(name: str, of_time: Callable[[Time], float | None], of_many: str) -> F
     return Figure(name, of_result, lambda at: getattr(at.times, of_many), "float64")
 
 
+def _between_nodes(at: Read) -> float | None:
+    """Bytes sent over the links between nodes; None where nobody asks for time."""
+    return None if at.result.time is None else sum(link.between_bytes for link in at.result.communication.links)
+
+
 # of an optimizer step, where somebody asks how long it takes and the device's file has ceilings
 STEP_TIMES: Final = (
     _time("seconds", lambda time: time.total.seconds, "seconds"),
@@ -166,8 +171,15 @@ STEP_TIMES: Final = (
     _time("model_flops_utilisation", lambda time: time.model_flops_utilisation, "utilisation"),
     _time("idle_seconds", lambda time: time.idle, "idle"),
     _time("exposed_seconds", lambda time: sum(time.exposed.values()), "exposed"),
+    Figure("between_nodes_bytes", _between_nodes, lambda at: at.times.between, "float64"),
 )
-TIMES: Final = frozenset(figure.name for figure in STEP_TIMES)
+# and of blocks
+BLOCK_TIMES: Final = (
+    _time("seconds", lambda time: time.total.seconds, "seconds"),
+    _time("forward_seconds", lambda time: time.forward.seconds, "forward"),
+    _time("backward_seconds", lambda time: time.backward.seconds, "backward"),
+)
+TIMES: Final = frozenset(figure.name for figure in (*STEP_TIMES, *BLOCK_TIMES))
 BYTES: Final = tuple(figure.name for figure in EVERY_SCOPE)
 MODEL: Final = tuple(figure.name for figure in MODEL_SCOPE)
 
@@ -180,9 +192,8 @@ def _verdict(at: Read, name: str) -> int | None:
 
 def figures(scope: str, *, timed: bool = False) -> tuple[Figure, ...]:
     """The figures that a scope tells. timed: with how long it takes."""
-    if scope != "model":
-        return EVERY_SCOPE
-    return (*EVERY_SCOPE, *MODEL_SCOPE, *(STEP_TIMES if timed else ()))
+    own, times = (MODEL_SCOPE, STEP_TIMES) if scope == "model" else ((), BLOCK_TIMES)
+    return (*EVERY_SCOPE, *own, *(times if timed else ()))
 
 
 def plan_columns(scope: str) -> list[str]:

@@ -28,12 +28,14 @@ class Limits(NamedTuple):
     @property
     def seconds(self) -> Any:
         """How long it takes."""
+        if type(self.compute) is float and not self.compute:
+            return self.launch + self.memory
         return self.launch + maximum(self.compute, self.memory)
 
 
-def memory_rate(on: Ceilings, work: str) -> float:
+def memory_rate(on: Ceilings, work: str) -> Any:
     """Bytes a second that a kernel of this class moves."""
-    return on.bandwidth * float(getattr(on, OF_MEMORY.get(work, "memory")))
+    return on.bandwidth * getattr(on, OF_MEMORY.get(work, "memory"))
 
 
 def moved(on: Ceilings, work: str, total_bytes: Any, launches: Any) -> Limits:
@@ -50,26 +52,48 @@ class ProductShape(NamedTuple):
     k: Any
 
 
-def tile_use(on: Ceilings, shape: ProductShape) -> Any:
+Tiles = tuple[Any, Any]  # along a size: wide ones, and half as wide ones
+
+
+def along(side: int, size: Any) -> Tiles:
+    """How many output tiles, so many wide, lie along a size."""
+    return ceil_divide(size, side), ceil_divide(size, side // 2)
+
+
+def tile_use(on: Ceilings, shape: ProductShape, tiles: tuple[Tiles, Tiles] | None = None) -> Any:
     """The part of the device's arithmetic that whole rounds of output tiles put to use, from 0 to 1.
 
-    Tiles are square; half as wide ones fill the device sooner, and run at a part of the rate.
+    Tiles are square; half as wide ones fill the device sooner, and run at a part of the rate. tiles: those along m and
+    along n, where they are known.
     """
-    return maximum(_filled(on, shape, on.tile), on.small_tile * _filled(on, shape, on.tile / 2))
-
-
-def _filled(on: Ceilings, shape: ProductShape, width: float) -> Any:
     batch, m, n, _ = shape
-    many = is_array(batch) or is_array(m) or is_array(n)
-    return (_filling if many else _filling_once)(batch, m, n, int(width), int(on.units))
+    of_device = _Tiling(on.units, int(on.tile), on.small_tile)
+    if is_array(batch) or is_array(m) or is_array(n):
+        return _filled(of_device, batch, m * n, tiles or (along(of_device.side, m), along(of_device.side, n)))
+    return _filled_once(of_device, batch, m, n)
 
 
-def _filling(batch: Any, m: Any, n: Any, side: int, units: int) -> Any:
-    tiles = ceil_divide(m, side) * ceil_divide(n, side) * batch
-    return m * n * batch / (ceil_divide(tiles, units) * (units * side * side))
+class _Tiling(NamedTuple):
+    """What output tiles depend on of a device: compute units, the width of a tile, the rate of half as wide ones."""
+
+    units: float
+    side: int
+    small: float
 
 
-_filling_once = lru_cache(maxsize=4096)(_filling)  # the ends of a band ask for the same
+def _filled(on: _Tiling, batch: Any, output: Any, tiles: tuple[Tiles, Tiles]) -> Any:
+    alone = not is_array(batch) and batch == 1  # which needs no arithmetic
+    whole = output if alone else output * batch
+    used = []
+    for width, (one, two) in zip((on.side, on.side // 2), zip(*tiles, strict=True), strict=True):
+        every = one * two if alone else one * two * batch
+        used.append(whole / (ceil_divide(every, int(on.units)) * (on.units * width * width)))
+    return maximum(used[0], on.small * used[1])
+
+
+@lru_cache(maxsize=4096)  # the ends of a band ask for the same
+def _filled_once(on: _Tiling, batch: Any, m: Any, n: Any) -> Any:
+    return _filled(on, batch, m * n, (along(on.side, m), along(on.side, n)))
 
 
 def rises(amount: Any, half: float) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import Collective, Timeline, once_per_timeline
-from mla_cost.language.numbers import ceil_divide
+from mla_cost.language.numbers import ceil_divide, is_array
 from mla_cost.language.polynomial import Polynomial, total
 from mla_cost.language.timeline import KernelRun
 from mla_cost.timing import rules
@@ -109,7 +109,7 @@ def work_of(timeline: Timeline) -> WorkAccount:
     return WorkAccount(timeline)
 
 
-Uses = dict[tuple[int, ...], Any]  # how products of outputs of these sizes fill the device
+Uses = dict[tuple[int, ...], Any]  # how products of outputs of these sizes fill the device, and tiles along a size
 
 
 def limits(
@@ -127,16 +127,20 @@ def limits(
     if call.work == "grouped_gemm":
         ratio = 1.0 if call.phase != "backward" else on.weight_ratio if call.of_weight else on.input_ratio
         return rules.multiplied_by_groups(on, call.dtype, flops, through, shape, ratio)
-    return rules.multiplied(on, call.dtype, flops, through, shape, _use(call.shape, shape, on, uses))
+    return rules.multiplied(on, call.dtype, flops, through, shape, _use(call.shape, amounts, on, uses))
 
 
-def _use(places: tuple[int, int, int, int], shape: rules.ProductShape, on: Ceilings, uses: Uses | None) -> Any:
+def _use(places: tuple[int, int, int, int], amounts: Sequence[Any], on: Ceilings, uses: Uses | None) -> Any:
     """How a product fills the device; alike for one of the same batch and output, whichever way that lies."""
     if uses is None:
         return None
     output = (places[0], *sorted(places[1:3]))
     if output not in uses:
-        uses[output] = rules.tile_use(on, shape)
+        for at in places[1:3]:
+            if (at,) not in uses:
+                uses[at,] = rules.along(int(on.tile), amounts[at])
+        shape = rules.ProductShape(*(amounts[at] for at in places))
+        uses[output] = rules.tile_use(on, shape, (uses[places[1],], uses[places[2],]))
     return uses[output]
 
 
@@ -214,7 +218,7 @@ def timed(
     device: dict[str, dict[str, Any]] = {phase: {} for phase in PHASES}
     links: dict[str, dict[str, Any]] = {phase: {} for phase in PHASES}
     launches: dict[str, Any] = dict.fromkeys(PHASES, 0)
-    uses: Uses = {}
+    uses: Uses | None = {} if any(map(is_array, amounts)) else None  # numbers are looked up by themselves
     known: dict[tuple[Any, ...], Any] = {}  # a product that is run again takes as long
     for call in account.calls:
         of_class, alike = device[call.phase], (call.phase == "backward", *call[1:])

@@ -11,6 +11,7 @@ from rich.text import Text
 from mla_cost.views import terminal
 from mla_cost.views.grid import TextGrid
 from mla_cost.views.parts import assumed
+from mla_cost.views.times import duration
 
 LIMITS = {
     "memory": "",
@@ -101,10 +102,22 @@ def _fewest(rows: list[Mapping[str, Any]]) -> Iterator[RenderableType]:
             continue
         degrees = ", ".join(f"{axis} {size}" for axis, size in row["min_layout"].items())
         yield Text(f"{row['form']} on {row['min_devices']:,}: {degrees}: {row['min_status']}: {row['min_reason']}")
+        if row["min_seconds"] is not None:
+            yield Text(_fastest(row))
         yield Text(row["min_command"], no_wrap=True, overflow="ignore")  # on one line, to be copied whole
         if row["wider_command"] is not None:
             yield Text(f"Fewer devices at other {', '.join(WIDER)}? This search looks:")
             yield Text(row["wider_command"], no_wrap=True, overflow="ignore")
+
+
+def _fastest(row: Mapping[str, Any]) -> str:
+    """How fast the layout is, of how many, and how sure that is."""
+    near = row["min_too_close"]
+    close = f"; too close to call with {near:,} of them" if near else ""
+    first = "the only layout" if row["min_layouts"] == 1 else f"the fastest of {row['min_layouts']:,} layouts"
+    return (
+        f"{first} on as few: {duration(row['min_seconds'])} a step, {row['min_tokens_per_second']:,.0f} tokens/s{close}"
+    )
 
 
 def _notes(rows: list[Mapping[str, Any]], *, notes: bool) -> Iterator[RenderableType]:

@@ -48,6 +48,8 @@ def block_times(results: Iterable[Result]) -> Iterator[RenderableType]:
 
 def _too_close(told: Sequence[tuple[str, Time]]) -> str:
     """What a ranking of forms may not say: those whose order the spread of the ceilings could turn."""
+    if not told:
+        return ""
     ranked = sorted(told, key=lambda each: each[1].total.seconds)
     (first, best), *others = ranked
     near = [form for form, time in others if best.too_close(time)]
@@ -56,11 +58,14 @@ def _too_close(told: Sequence[tuple[str, Time]]) -> str:
 
 def step_times(results: Iterable[Result]) -> Iterator[RenderableType]:
     """An optimizer step of every form."""
-    for result in results:
-        if result.time is not None:
-            yield Text(_step_line(result.form, result.time))
-            yield bar(result.time)
-            yield from (Text(note) for note in result.time.notes)
+    told = [(result.form, result.time) for result in results if result.time is not None]
+    for form, time in told:
+        yield Text(_step_line(form, time))
+        yield bar(time)
+        yield from (Text(note) for note in time.notes)
+    close = _too_close(told)
+    if close:
+        yield Text(close, style="dim")
 
 
 def _step_line(form: str, time: Time) -> str:

@@ -55,6 +55,7 @@ def test_a_step_takes_what_a_plan_says(name: str) -> None:
             "model_flops_utilisation": time.model_flops_utilisation,
             "idle_seconds": time.idle,
             "exposed_seconds": sum(time.exposed.values()),
+            "between_nodes_bytes": sum(link.between_bytes for link in row.communication.links),
         }
         require_equal(at, found.row(at), wanted)
 
@@ -72,5 +73,16 @@ def test_a_sweep_tells_time_where_a_device_has_ceilings() -> None:
     fastest = study.best("-tokens_per_second", where={"device": "h100-80gb"})
     assert fastest is not None
     assert 0 < fastest["model_flops_utilisation"] < 1
-    with pytest.raises(mla_cost.InputError, match="scope model"):
-        mla_cost.sweep(scope="attention", over={"sp": [1, 2]}, time=True)
+
+
+@pytest.mark.parametrize("asked", [{"kernel": "eager", "sp": [1, 16]}, {"kernel": "auto", "sp": [4], "graphs": "on"}])
+def test_blocks_take_what_a_plan_says(asked: dict[str, Any]) -> None:
+    """On two devices at once, where several keys of structure stand in one box."""
+    over = {"seq_len": [4096, 8192], "sp": asked["sp"], "layers": [1, 4], "form": ["explicit", "absorbed", "laga"]}
+    given = {name: value for name, value in asked.items() if name != "sp"}
+    study = mla_cost.sweep(device=["h800-80gb", "910b-64gb"], scope="attention", over=over, time=True, **given)
+    found = study.to_numpy()
+    for at in range(0, len(study), 5):
+        row = {name: column[at] for name, column in found.items()}
+        require_equal(at, row, study.scope.expected(at))
+    assert (found["seconds"] > 0).all()

@@ -56,7 +56,7 @@ def measure() -> list[Figure]:
     model = pairs((COMMAND, "plan", "deepseek-v3-2048-h800"), FLOOR)
     usage = pairs((COMMAND, "--help"), FLOOR)
     return [
-        figure("cold plan, model / floor", [ours.seconds / floor.seconds for ours, floor in model], "x", 2.5),
+        figure("cold plan, model / floor", [ours.seconds / floor.seconds for ours, floor in model], "x", 2.0),
         figure("cold plan, block / floor", [ours.seconds / floor.seconds for ours, floor in plan], "x", 1.5),
         figure("  peak memory", [ours.peak_bytes / MB for ours, _ in plan], "MB", 60),
         figure("--help / floor", [ours.seconds / floor.seconds for ours, floor in usage], "x", 1.2),

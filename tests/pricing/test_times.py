@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,7 @@ def test_the_trace_of_a_block_adds_up_to_its_time() -> None:
 
 
 def test_the_trace_of_a_step_ends_with_it_and_is_of_the_published_format(plain_step: tuple[Result, Time]) -> None:
-    """Chrome's JSON Object Format: complete events with name, ph, ts, dur, pid and tid."""
+    """What a viewer shows of every stage ends with the step, passes hold what they are made of."""
     asked = {**STEP, "device": (STEP["device"],), "form": (STEP["form"],)}
     slices = api.trace(validated(PlanSettings, asked))
     assert max(each.start + each.seconds for each in slices) == pytest.approx(plain_step[1].total.seconds)
@@ -219,10 +220,48 @@ def test_the_trace_of_a_step_ends_with_it_and_is_of_the_published_format(plain_s
     inside = sum(each.seconds for each in slices if "inside" in each.told)
     assert inside == pytest.approx(sum(each.seconds for each in passes))
     found = json.loads(trace_json(slices))
-    assert set(found) == {"traceEvents", "displayTimeUnit"}
-    complete = [event for event in found["traceEvents"] if event["ph"] == "X"]
-    assert len(complete) == len(slices)
-    assert all(event.keys() == {"ph", "name", "cat", "pid", "tid", "ts", "dur", "args"} for event in complete)
+    assert list(problems_of_trace(found)) == []
+    assert sum(event["ph"] == "X" for event in found["traceEvents"]) == len(slices)
+    device_track = [event for event in found["traceEvents"] if event["ph"] == "X" and event["tid"] == event["pid"] == 0]
+    last = max(event["ts"] + event["dur"] for event in device_track)
+    assert last == pytest.approx(1e6 * plain_step[1].total.seconds)
+
+
+def problems_of_trace(found: dict[str, Any]) -> Iterator[str]:
+    """What breaks the rules of the "Trace Event Format" (Google, 2016), sections of the JSON Object Format.
+
+    An object with `traceEvents`, `displayTimeUnit` ms or ns; every event has name, ph, pid and tid; complete events (X)
+    ts and dur in microseconds, args an object; metadata (M) of a process or a thread its name in args. Events of one
+    thread nest: two of them are apart, or one holds the other.
+    """
+    if not set(found) <= {"traceEvents", "displayTimeUnit", "otherData"} or found["displayTimeUnit"] not in {
+        "ms",
+        "ns",
+    }:
+        yield "the object"
+    tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for event in found["traceEvents"]:
+        if not {"name", "ph", "pid", "tid"} <= event.keys() or not isinstance(event["args"], dict):
+            yield f"keys of {event}"
+        elif event["ph"] == "M":
+            if event["name"] not in {"process_name", "thread_name"} or not isinstance(event["args"]["name"], str):
+                yield f"metadata {event}"
+        elif event["ph"] != "X" or event["ts"] < 0 or event["dur"] < 0:
+            yield f"event {event}"
+        else:
+            tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    yield from (f"events of track {track} overlap" for track, spans in tracks.items() if not nested(spans))
+
+
+def nested(spans: list[tuple[float, float]]) -> bool:
+    around: list[float] = []
+    for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+        while around and around[-1] <= start + 1e-3:  # a nanosecond, below which starts are sums of other sums
+            around.pop()
+        if around and end > around[-1] + 1e-3:
+            return False
+        around.append(end)
+    return True
 
 
 def test_a_lever_says_what_it_does_to_time() -> None:

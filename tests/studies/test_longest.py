@@ -444,3 +444,29 @@ def test_bad_input_is_one_message(cli, arguments, said):
 def _eager(arguments: tuple[str, ...]) -> list[str]:
     """The kernel of a block where the arguments name none."""
     return [] if {"--scope", "--kernel"} & {*arguments} else ["--kernel", "eager"]
+
+
+def test_the_fastest_of_the_layouts_on_the_fewest_devices(capsys):
+    asked: dict[str, Any] = {"form": "laga", "seq_len": 65536}
+    found = mla_cost.longest("deepseek-v2-lite", "h100-80gb", by="time", **asked)["laga"]
+    first = mla_cost.longest("deepseek-v2-lite", "h100-80gb", **asked)["laga"]
+    assert found.min_devices == first.min_devices
+    assert found.min_layouts is not None
+    assert found.min_layouts > 1
+    rates = []
+    for one in (found, first):
+        plan = one.min_plan()
+        assert plan is not None
+        (row,) = plan.results
+        assert row.time is not None
+        assert row.verdict is not None
+        assert row.verdict.status in {"fits", "tight"}
+        rates.append(row.time.tokens_per_second or 0)
+    assert found.min_tokens_per_second == pytest.approx(rates[0])
+    assert rates[0] >= rates[1]
+    assert first.min_tokens_per_second is None
+    with pytest.raises(mla_cost.InputError, match="scope model"):
+        mla_cost.longest(by="time", scope="attention")
+    with pytest.raises(SystemExit):
+        main(["fit", "--by", "speed"])
+    assert "allowed: first, time" in capsys.readouterr().err

@@ -79,6 +79,15 @@ def fewest(question: FitQuestion, step: Callable[[int], int], watch: Watch) -> L
     return best
 
 
+def as_few(question: FitQuestion, step: Callable[[int], int], devices: int) -> Iterator[Layout]:
+    """Every layout that fits on as many devices as the fewest."""
+    needs = ModelNeeds(question)
+    for degrees in sorted(_all_degrees(question, step), key=lambda degrees: degrees[:5]):
+        times, rest = divmod(devices, degrees.unit)
+        if not rest and times and _least_dp(needs, degrees, times) == times:
+            yield _layout(question, degrees, times)
+
+
 def _all_degrees(question: FitQuestion, step: Callable[[int], int]) -> Iterator[_Degrees]:
     settings, model = question.settings, question.model
     tp = settings.tp

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from mla_cost import api
 from mla_cost.declared import defaults
@@ -19,7 +19,8 @@ from mla_cost.pricing.automatic import with_kernel
 from mla_cost.pricing.resolve import Illegal, named
 from mla_cost.results import Plan, Status, Verdict
 from mla_cost.studies.longest.bounds import divisors, largest
-from mla_cost.studies.longest.fewest import MOST_DEGREE, Layout, Watch, fewest, unwatched
+from mla_cost.studies.longest.fastest import Fastest, fastest
+from mla_cost.studies.longest.fewest import MOST_DEGREE, Layout, Watch, as_few, fewest, unwatched
 from mla_cost.studies.longest.needs import FitQuestion, Needs, needs_of, room
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ MAX_SEQ_LEN = 16_777_216
 LARGEST_MAX_SEQ_LEN = 2**30
 MAX_BATCH = 2**20
 HELD = ("tp", "etp", "virtual_stages", "micro_batch", "sharding", "remat")  # where the fewest devices are looked for
+By = Literal["first", "time"]  # which of several layouts on the fewest devices is told
 LimitedBy = Literal["memory", "max_seq_len", "kernel", "illegal"]
 
 
@@ -43,7 +45,9 @@ class Fit(NamedTuple):
     next_required_bytes: at the next legal length, which does not fit (None: it is not asked or past exact numbers).
     min_sp_status, min_status: whether that fits or is tight; min_reason: its verdict's, as plan gives it;
     min_headroom_bytes: what min_layout leaves; min_least_headroom_bytes: where libraries take the most that they may;
-    min_global_batch: sequences of an optimizer step there; min_command: what plans it;
+    min_global_batch: sequences of an optimizer step there; min_command: what plans it; where the fastest of several is
+    asked for, min_seconds of its step, min_tokens_per_second, min_layouts: on as few devices, min_too_close: of those
+    how many the band of the device's ceilings could put first;
     command: what plans max_seq_len; wider_command: the search over
     what was held. notes: what it stands on.
     """
@@ -74,6 +78,10 @@ class Fit(NamedTuple):
     min_least_headroom_bytes: int | None = None
     wider_command: str | None = None
     command: str | None = None
+    min_seconds: float | None = None
+    min_tokens_per_second: float | None = None
+    min_layouts: int | None = None
+    min_too_close: int | None = None
 
     def plan(self) -> Plan | None:
         """The plan of the longest sequence that fits, as `command` prices it; None where none does."""
@@ -159,6 +167,7 @@ def longest(
     zigzag: bool = False,
     global_batch: int | None = None,
     max_idle: int = defaults.MAX_IDLE,
+    by: By = "first",
     dims: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Fits:
@@ -170,7 +179,8 @@ def longest(
     `plan`; scope "attention" prices one block or `layers` of them, "model" the worst stage. At the model scope the
     fewest devices are looked for over sp, pp, ep and dp at the tp asked, with the micro-batches of global_batch
     (sequences of an optimizer step), or where nobody said, as many as leave a stage waiting at most max_idle per cent
-    of its schedule, as a search has it. Raises `mla_cost.InputError` for bad input.
+    of its schedule, as a search has it; of several layouts on as few, by "time" asks for the one that trains most
+    tokens a second as `plan` predicts them, in place of the first. Raises `mla_cost.InputError` for bad input.
 
     >>> import mla_cost
     >>> found = mla_cost.longest(device="910b-64gb", scope="attention", kernel="eager", sp=8, seq_len=65536)
@@ -188,6 +198,7 @@ def longest(
         zigzag=zigzag,
         global_batch=global_batch,
         max_idle=max_idle,
+        by=by,
     )
 
 
@@ -198,6 +209,7 @@ def of(
     zigzag: bool = False,
     global_batch: int | None = None,
     max_idle: int = defaults.MAX_IDLE,
+    by: By = "first",
     watch: Watch = unwatched,
 ) -> Fits:
     """Answer for the settings of a plan; its seq_len is the target.
@@ -207,15 +219,19 @@ def of(
     """
     if type(max_idle) is not int or not 0 <= max_idle <= 100:
         raise InputError("out of range", field="max_idle", value=max_idle, allowed="a whole number from 0 to 100")
+    if by not in get_args(By):
+        raise InputError("is no order of layouts", field="by", value=by, allowed=", ".join(get_args(By)))
     settings = _batched(api._for_scope(settings), global_batch)
+    if by == "time" and settings.scope != "model":
+        raise InputError("belongs to scope model", field="by", allowed="--scope model")
     model = api.model_with_dims(settings)
     devices = [catalog.device(name) for name in settings.device]
     _require(settings, max_seq_len, _step(settings, settings.sp, zigzag))
     _require_target(settings, zigzag)
     shared: dict[Hashable, Any] = {}
-    search = _Search(model, settings, max_seq_len, zigzag, shared, global_batch, max_idle, watch)
+    search = _Search(model, settings, max_seq_len, zigzag, shared, global_batch, max_idle, watch, by)
     results = tuple(search.fit(device, form) for device in devices for form in settings.form)
-    own = {"max_seq_len": max_seq_len, "zigzag": zigzag, "global_batch": global_batch, "max_idle": max_idle}
+    own = {"max_seq_len": max_seq_len, "zigzag": zigzag, "global_batch": global_batch, "max_idle": max_idle, "by": by}
     return Fits(_inputs(settings, model, devices, own), results)
 
 
@@ -323,6 +339,7 @@ class _Search(NamedTuple):
     global_batch: int | None
     max_idle: int
     watch: Watch
+    by: By
 
     def fit(self, device: DeviceConfig, form: str) -> Fit:
         """One form on one device."""
@@ -333,7 +350,9 @@ class _Search(NamedTuple):
         if found.limited_by != "kernel":
             least_sp, least = self.least_sp(question)
             layout = self.fewest(question, least_sp)
-        smallest = _smallest(question, layout) if layout else {}
+        fast = self.fastest(question, layout) if layout and self.by == "time" else None
+        layout = fast.layout if fast else layout
+        smallest = {**_smallest(question, layout), **_timed(fast)} if layout else {}
         return Fit(
             form=form,
             scheme=settings.scheme or FORMS[form].scheme,
@@ -442,6 +461,13 @@ class _Search(NamedTuple):
         target = self.settings.seq_len
         return [sp for sp in divisors(target, MOST_DEGREE) if target % self.step(sp) == 0]
 
+    def fastest(self, question: FitQuestion, layout: Layout) -> Fastest | None:
+        """The fastest on as few devices as a layout has; None where time is not told."""
+        words = f"layouts on {layout.devices:,} devices for {question.form} on {question.device.name}"
+        return fastest(
+            question, as_few(question, self.step, layout.devices), lambda done: self.watch(words, done, done)
+        )
+
     def fewest(self, question: FitQuestion, least_sp: int | None) -> Layout | None:
         """The fewest devices that hold the target: the ranks that share a block, or those of a whole model."""
         if question.settings.scope == "model":
@@ -465,6 +491,18 @@ def _degrees(settings: PlanSettings, layout: Layout) -> dict[str, Any]:
     if settings.scope == "model":
         found["micro_batches"] = layout.micro_batches
     return found if layout.pipeline_layout is None else {**found, "pipeline_layout": layout.pipeline_layout}
+
+
+def _timed(fast: Fastest | None) -> dict[str, Any]:
+    """What is said of the fastest layout."""
+    if fast is None:
+        return {}
+    return {
+        "min_seconds": fast.time.total.seconds,
+        "min_tokens_per_second": fast.time.tokens_per_second,
+        "min_layouts": fast.layouts,
+        "min_too_close": fast.too_close,
+    }
 
 
 def _smallest(question: FitQuestion, layout: Layout) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, MISSING, NONE, UNTRAINED
 from mla_cost.language.numbers import where
 from mla_cost.pricing.automatic import AUTO
 from mla_cost.pricing.usable import status
-from mla_cost.results.columns import BYTES, OF_DEVICES, Column
+from mla_cost.results.columns import BLOCK_TIMES, OF_DEVICES, Column
+from mla_cost.results.columns import figures as figures_of
 from mla_cost.studies.sweep.automatic import Automatic
 from mla_cost.studies.sweep.check import Checker
 from mla_cost.studies.sweep.columns import Columns
@@ -22,13 +23,15 @@ from mla_cost.studies.sweep.price import BoxFigures, BoxPricer
 class AttentionSweep:
     """One block, or a stack of equal blocks, at every point of a grid."""
 
-    figures: Final = tuple(Column(name, "int64", figure=True) for name in BYTES)
     compiles: Final = False
     fork_from: Final = 300_000  # points; with fewer a process costs more than it saves
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, *, timed: bool = False) -> None:
         self.grid = grid
-        self._pricer = BoxPricer(grid)
+        self.timed = timed
+        told = figures_of("attention", timed=timed)
+        self.figures = tuple(Column(figure.name, figure.dtype, figure=True) for figure in told)
+        self._pricer = BoxPricer(grid, timed=timed)
         self._checker = Checker(grid)
         self._automatic = Automatic(grid)
         self._filled = {"kernel", "value_padding", "status", "reason", *(column.name for column in self.figures)}
@@ -37,9 +40,9 @@ class AttentionSweep:
 
     # ---- the check
 
-    def expected(self, index: int) -> dict[str, int]:
+    def expected(self, index: int) -> dict[str, Any]:
         """The figures and the status of a point by the int evaluator."""
-        return self._checker.expected(index)
+        return self._checker.expected(index, timed=self.timed)
 
     def reason(self, index: int, code: int | None) -> str:
         """Why a point is refused, in the words of `plan`."""
@@ -73,6 +76,8 @@ class AttentionSweep:
             views["value_padding"][:, at] = (figures.reason == 0) & padded
             for name, values in alike.items():
                 views[name][:, at] = values
+            for figure in BLOCK_TIMES if self.timed else ():
+                views[figure.name][:, at] = figures.seconds(at, figure.name)
             self._verdict(choice, box, figures, at, {name: view[:, at] for name, view in views.items()})
 
     def _verdict(self, choice: Choice, box: Box, figures: BoxFigures, at: int, out: Mapping[str, Any]) -> None:
@@ -100,5 +105,6 @@ class AttentionSweep:
         if refused.any():
             out["reason"][refused] = figures.reason[refused]
             out["status"][refused] = ILLEGAL
-            for name in ("required_bytes", *OF_DEVICES):
+            times = (figure.name for figure in BLOCK_TIMES) if self.timed else ()
+            for name in ("required_bytes", *OF_DEVICES, *times):
                 out[name][refused] = MISSING

@@ -39,12 +39,12 @@ class Checker:
         if device is not None:
             usable(device, settings, groups_of_block(settings))
 
-    def expected(self, index: int) -> dict[str, int]:
-        """The figures and the status of a point, as ints."""
+    def expected(self, index: int, *, timed: bool = False) -> dict[str, Any]:
+        """The figures and the status of a point: bytes as ints, and where they are asked for times."""
         form, model, device, settings = self.grid.point_settings(index)
-        found = row(model, device, form, settings)
+        found = row(model, device, form, settings, timed=timed)
         if any(found[name] >= EXACT_LIMIT for name in _LIMITED):
-            return refused(settings.scope)
+            return refused(settings.scope, timed=timed)
         return found
 
     def reason(self, index: int, code: int | None) -> str:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from mla_cost.batch.blocks import FIGURES, Block, BlockAsked, block
 from mla_cost.batch.codes import MISSING, NO_PROGRAM, REQUIREMENT, TOO_LARGE
-from mla_cost.batch.matrices import SCRATCH, Ints
+from mla_cost.batch.layer_times import LayerWork
+from mla_cost.batch.matrices import SCRATCH, Floats, Ints
 from mla_cost.batch.points import alike, groups, size_marks
 from mla_cost.batch.programs import Kinds, Programs
 from mla_cost.batch.symbols import structural, structural_marks
@@ -25,9 +26,12 @@ from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.automatic import trained
 from mla_cost.pricing.key import Key, form_of
 from mla_cost.pricing.resolve import Illegal, inner_values, pads_value, resolve, scheme_of
+from mla_cost.pricing.step_traffic import PHASES
+from mla_cost.pricing.times import passed, pricing
 from mla_cost.pricing.usable import Usable, usable
 from mla_cost.pricing.whole_model import groups_of_block
 from mla_cost.studies.sweep.grid import Box, Choice, Grid
+from mla_cost.timing.ceilings import has_ceilings
 
 
 class BoxFigures(NamedTuple):
@@ -38,6 +42,11 @@ class BoxFigures(NamedTuple):
     allocated: dict[Kinds, Ints]
     reason: NDArray[np.int8]
     trained: dict[str, NDArray[np.bool_]]  # by architecture; none where every kernel trains
+    times: dict[tuple[int, str], Floats]  # by device, in the order of the grid, and column; none where untold
+
+    def seconds(self, device: int, name: str) -> Any:
+        """A column of time on a device; MISSING where none is told."""
+        return self.times.get((device, name), MISSING)
 
     @property
     def _every(self) -> tuple[Ints, ...]:
@@ -83,8 +92,9 @@ class BoxGroup(NamedTuple):
 class BoxPricer:
     """Prices the boxes of a grid. Holds what boxes share."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, *, timed: bool = False) -> None:
         self.grid = grid
+        self.timed = timed
         families = [device.family if device else "none" for device in grid.devices]
         self.kinds_of_device = [kinds_of(family) for family in families]
         self.kinds = tuple(dict.fromkeys(self.kinds_of_device))
@@ -103,6 +113,7 @@ class BoxPricer:
             peak,
             dict(zip(self.kinds, columns[len(FIGURES) :], strict=True)),
             np.zeros(count, np.int8),
+            {},
             {},
         )
         scheme = _scheme(choice)
@@ -135,6 +146,23 @@ class BoxPricer:
             return
         if kernel.fused:
             self._trained(key, values, into, found)
+        if self.timed:
+            self._times(group.choice, LayerWork(key, always, values, size), into, found)
+
+    def _times(self, choice: Choice, work: LayerWork, into: Any, found: BoxFigures) -> None:
+        """How long the blocks of one structural key take, on every device whose file says."""
+        ranks = np.atleast_1d(np.asarray(work.values["P"], np.int64))
+        degrees = SimpleNamespace(tp=1, sp=ranks, pp=1, ep=1, etp=1, dp=1)
+        for at, device in enumerate(self.grid.devices):
+            if device is None or not has_ceilings(device):
+                continue
+            how = pricing(device, choice.settings, "middle", degrees=degrees)
+            parts = work.phases(how)
+            for way in PHASES:
+                seconds = work.values["layers"] * passed([parts], way, how).seconds
+                for name in (f"{way}_seconds", "seconds"):
+                    column = found.times.setdefault((at, name), np.zeros(len(found.reason)))
+                    column[into] += seconds
 
     def _key(self, group: BoxGroup, values: Mapping[str, Any]) -> Key | int:
         """The key of these points, or why there is none: resolved as a plan would, for the first of them."""

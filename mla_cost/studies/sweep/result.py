@@ -94,7 +94,7 @@ class Sweep:
             self.scope = Stages(grid, timed=timed)
         else:
             self.grid = Grid(settings, axes)
-            self.scope = AttentionSweep(self.grid)
+            self.scope = AttentionSweep(self.grid, timed=timed)
         self.table = tuple(table(self.grid, self.scope.figures))
 
     def __len__(self) -> int:
@@ -241,7 +241,8 @@ class Sweep:
         names = column.names
         if names is None:
             if column.name in TIMES:
-                return [None if value == MISSING else value for value in found]
+                number = int if column.name.endswith("_bytes") else float
+                return [None if value == MISSING else number(value) for value in found]
             return [int(value) for value in found] if column.dtype == "float64" else found  # counts, all of them
         return [names[value] for value in found]
 
@@ -541,8 +542,9 @@ def sweep(
     for names globs too ("deepseek-*", "all"). model, device and settings: what stays the same, as `mla_cost.plan`
     takes it. scope "model" prices the worst stage of the whole model: degrees and micro-batches vary too, and columns
     tell its states, what is sent by mesh axis, and flops. time: with seconds of an optimizer step, tokens a second of
-    all devices, model flops utilisation, idle and exposed seconds, by the rules of a plan. Raises
-    `mla_cost.InputError` for bad input; a combination that cannot be is a row with its reason.
+    all devices, model flops utilisation, idle and exposed seconds, bytes sent between nodes; of blocks seconds, forward
+    and backward; by the rules of a plan. Raises `mla_cost.InputError` for bad input; a combination that cannot be is a
+    row with its reason.
 
     >>> import mla_cost
     >>> over = {"seq_len": "4096..131072*2", "sp": [4, 8], "form": "all"}
@@ -578,14 +580,7 @@ def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]
 
 
 def of(settings: PlanSettings, over: Mapping[str, Any], *, timed: bool = False) -> Sweep:
-    """The sweep of a plan's settings over axes. timed: with columns of time.
-
-    Raises:
-        InputError: bad input; time at the attention scope.
-
-    """
-    if timed and settings.scope != "model":
-        raise InputError("columns of time are those of an optimizer step; use --scope model", field="time")
+    """The sweep of a plan's settings over axes. timed: with columns of time."""
     if settings.scope != "model":  # of a model, the grid says so of its layers
         require_scope(settings)
     settings = settings.by_scope()
