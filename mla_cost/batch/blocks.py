@@ -10,7 +10,6 @@ from mla_cost.batch.array_layers import ArrayLayer, most
 from mla_cost.batch.matrices import Floats
 from mla_cost.batch.programs import Kinds, ProgramRows, Programs, TapePeak, compiled_account, held, program, sums
 from mla_cost.language import evaluate
-from mla_cost.language.evaluate import Tape
 from mla_cost.language.machine import PROGRAMS
 from mla_cost.pricing.block import ALONE
 from mla_cost.pricing.key import Key
@@ -60,9 +59,9 @@ def compiled(asked: BlockAsked) -> ProgramRows:
             asked, account, figures, [TapePeak(seen), *(TapePeak(allocated, kinds) for kinds in asked.kinds)]
         )
     figures.append(evaluate.gradients(run))
-    looks: list[tuple[Tape, Tape, Kinds]] = [(seen, account.seen, frozenset())]
-    looks += [(allocated, account.allocated, kinds) for kinds in asked.kinds]
-    peaks = [TapePeak(tape, kinds, apart=True) for *tapes, kinds in looks for tape in tapes]
+    peaks = [TapePeak(seen), TapePeak(account.seen)]
+    for kinds in asked.kinds:
+        peaks += [TapePeak(tape, kinds, apart=True) for tape in (allocated, account.allocated)]
     return program(asked, account, figures, peaks)
 
 
@@ -81,10 +80,17 @@ def block(
 
 
 def _in_a_row(saved: Floats, gradients: Floats, largest: Sequence[Floats], layers: Any) -> Iterator[Floats]:
-    """Peaks of blocks in a row. largest: of the first and of an inner one, forward and backward, for each look."""
-    for number, (one, two, three, four) in enumerate(zip(*[iter(largest)] * 4, strict=True)):
+    """Peaks of blocks in a row. largest: of the first and of an inner one, for a dispatcher's look; then for each other
+    look both forward and backward. To a dispatcher no gradients stay, and forward and backward are alike.
+    """
+    seen, others = largest[:2], zip(*[iter(largest[2:])] * 4, strict=True)
+    blocks: Any = [
+        ArrayLayer(saved, most_alive, most_alive, 0, num_layers=count)
+        for most_alive, count in zip(seen, (1, layers - 1), strict=True)
+    ]
+    yield most(chunk_parts(ALONE, blocks)[1])
+    for one, two, three, four in others:
         first = ArrayLayer(saved, one, two, gradients)
-        others = ArrayLayer(saved, three, four, gradients, num_layers=layers - 1)
-        blocks: Any = [first, others]  # they add up only
-        _, ahead, back = chunk_parts(ALONE, blocks, gradients_stay=number > 0)  # after what a dispatcher sees
+        blocks = [first, ArrayLayer(saved, three, four, gradients, num_layers=layers - 1)]
+        _, ahead, back = chunk_parts(ALONE, blocks, gradients_stay=True)
         yield most((*ahead, *back))

@@ -264,7 +264,10 @@ def chunk_parts(
     falls, layer by layer, of equal layers the first counts too.
     """
     before = list(accumulate((at.num_layers * at.saved_bytes for at in segments), initial=0))
-    last = [kept + (at.num_layers - 1) * at.saved_bytes for kept, at in zip(before, segments, strict=False)]
+    last = [
+        kept if _alone(at) else kept + (at.num_layers - 1) * at.saved_bytes
+        for kept, at in zip(before, segments, strict=False)
+    ]
     forward = [Part(place, at, at.forward, last[place]) for place, at in enumerate(segments)]
     if gradients_stay:
         return before[-1], forward, list(_beside_gradients(segments, before, last))
@@ -283,7 +286,13 @@ def _beside_gradients(segments: Sequence[Segment], before: Sequence[int], last: 
         made = at.at.gradient_bytes()
         yield Part(place, at, at.backward, last[place], ((LATER_GRADIENTS, behind),))
         behind = behind + at.num_layers * made  # another array: a part above has the one before
-        yield Part(place, at, at.backward, before[place], ((LATER_GRADIENTS, behind - made),))
+        if not _alone(at):
+            yield Part(place, at, at.backward, before[place], ((LATER_GRADIENTS, behind - made),))
+
+
+def _alone(at: Segment) -> bool:
+    """Whether it stands for one layer, whatever the point."""
+    return type(at.num_layers) is int and at.num_layers == 1
 
 
 def gathered_parts(forward: Sequence[Part], backward: Sequence[Part], units: Units) -> tuple[list[Part], list[Part]]:
