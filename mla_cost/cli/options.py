@@ -299,8 +299,12 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         Option(
             "over", ASKED,
             "A field to go over: seq_len=4k..128k*2 (a..b*FACTOR or a..b+STEP), sp=1,2,4, device='910b*', form=all, "
-            "dims.heads=64,128. Repeat it.",
+            "dims.heads=64,128, or a number that follows from others, 'dp=64/(tp*sp*pp)'. Repeat it.",
             "names", metavar="FIELD=VALUES", example="seq_len=4k..128k*2",
+        ),
+        Option(
+            "zip", ASKED, "Fields that go side by side, the first values of all together: --zip sp=1,2,4 dp=8,4,2.",
+            "names", metavar="FIELD=VALUES", example="sp=1,2,4 dp=8,4,2",
         ),
         _SET,
         _formats(

@@ -27,12 +27,13 @@ from mla_cost.inputs.given import names as names_of
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.scopes import require_scope
 from mla_cost.results import Plan, html
-from mla_cost.results.columns import NAMES, OF_DEVICES, Column
+from mla_cost.results.columns import NAMES, OF_DEVICES, RANKS, WORLD, Column
 from mla_cost.studies.planned import plan_of
 from mla_cost.studies.sweep.attention import AttentionSweep
-from mla_cost.studies.sweep.axes import SweepAxis, axes_of, expand, is_glob
+from mla_cost.studies.sweep.axes import expand, is_glob
 from mla_cost.studies.sweep.columns import Columns, stored, table, without
 from mla_cost.studies.sweep.grid import Box, Choice, Grid, ModelGrid
+from mla_cost.studies.sweep.joined import AnyAxis, all_axes
 from mla_cost.studies.sweep.stages import Stages
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Sweep:
     Rows are in a fixed order: choices such as form and kernel vary slowest, then numbers, then devices.
     """
 
-    def __init__(self, settings: PlanSettings, axes: Sequence[SweepAxis]) -> None:
+    def __init__(self, settings: PlanSettings, axes: Sequence[AnyAxis]) -> None:
         self.grid: Grid
         self.scope: Scope
         if settings.scope == "model":
@@ -101,7 +102,9 @@ class Sweep:
         return len(self.grid)
 
     def __repr__(self) -> str:
-        axes = " x ".join(f"{axis.name} ({len(axis.values):,})" for axis in self.grid.axes)
+        apart = [axis for axis in self.grid.axes if not any(axis.name in joint.names for joint in self.grid.joint)]
+        each: list[AnyAxis] = [*apart, *self.grid.joint]
+        axes = " x ".join(f"{axis.name} ({len(axis.values):,})" for axis in each)
         return f"<Sweep of {len(self):,} points: {axes}>"
 
     @cached_property
@@ -121,6 +124,11 @@ class Sweep:
             for fact, words in api.assumed(self.grid.settings, model).items()
             if fact not in over
         }
+
+    @property
+    def left_out(self) -> str:
+        """How many combinations are no points, since an expression has no whole number there; empty where none is."""
+        return "; ".join(joint.told for joint in self.grid.joint if joint.left_out)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -203,12 +211,15 @@ class Sweep:
 
     def _fill_settings(self, choice: Choice, box: Box, views: Columns) -> None:
         grid = self.grid
-        for at, axis in enumerate(grid.numbers):
+        for axis, at in grid.fields:
             values = grid.spread(f"column {axis.name}", stored(axis), at, box)
             for device in range(len(grid.devices)):
                 views[axis.name][:, device] = values
         if grid.own_sp:
             views["sp"][:] = np.broadcast_to(grid.values(box)["P"], box.size)[:, None]
+        views[RANKS][:] = 1
+        for name in WORLD[grid.settings.scope]:
+            views[RANKS][:] *= views[name] if name in views else getattr(grid.settings, name)
         for where, axis in zip(choice.at, grid.choices, strict=True):
             if axis.name not in NAMES:
                 views[axis.name][:] = stored(axis)[where]
@@ -527,15 +538,18 @@ def sweep(
     device: Any = defaults.DEVICES,
     *,
     over: Mapping[str, Any],
+    together: Mapping[str, Any] | None = None,
     scope: str = defaults.SCOPE,
     **settings: Any,
 ) -> Sweep:
     """Every form at every setting of a grid, priced when asked for: `len`, `.to_numpy()`, `.best()`, `.pareto()`.
 
     over: fields of a plan and their values: a list, a range, or text such as "4096..131072*2", "1..64+1", "bf16,fp32";
-    for names globs too ("deepseek-*", "all"). model, device and settings: what stays the same, as `mla_cost.plan`
-    takes it. scope "model" prices the worst stage of the whole model: degrees and micro-batches vary too, and columns
-    tell its states, what is sent by mesh axis, and flops. Raises `mla_cost.InputError` for bad input; a combination
+    for names globs too ("deepseek-*", "all"); for a number an expression of others, "64/(tp*sp*pp)", where combinations
+    without a whole number are left out. together: lists of one length that go side by side. model, device and settings:
+    what stays the same, as `mla_cost.plan` takes it. scope "model" prices the worst stage of the whole model: degrees
+    and micro-batches vary too, and columns tell its states, what is sent by mesh axis, and flops. Raises
+    `mla_cost.InputError` for bad input; a combination
     that cannot be is a row with its reason.
 
     >>> import mla_cost
@@ -548,11 +562,13 @@ def sweep(
     """
     if not isinstance(over, Mapping):
         raise InputError("must be a mapping of fields to values", field="over", value=over)
+    if not isinstance(together, Mapping | None):
+        raise InputError("must be a mapping of fields to values", field="together", value=together)
     varying = dict(over)
     given: dict[str, Any] = {"form": tuple(FORMS), "scope": scope, **settings}
     for name, value in (("model", model), ("device", device), ("form", given["form"])):
         _place(name, value, varying, given)
-    return of(validated(PlanSettings, given), varying)
+    return of(validated(PlanSettings, given), varying, together or {})
 
 
 def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]) -> None:
@@ -569,9 +585,9 @@ def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]
         given[name] = tuple(expand(name, names))
 
 
-def of(settings: PlanSettings, over: Mapping[str, Any]) -> Sweep:
-    """The sweep of a plan's settings over axes."""
+def of(settings: PlanSettings, over: Mapping[str, Any], together: Mapping[str, Any] | None = None) -> Sweep:
+    """The sweep of a plan's settings over axes. together: fields that go side by side."""
     if settings.scope != "model":  # of a model, the grid says so of its layers
         require_scope(settings)
     settings = settings.by_scope()
-    return Sweep(settings, axes_of(settings, over))
+    return Sweep(settings, all_axes(settings, over, together or {}))
