@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -35,6 +36,7 @@ from mla_cost.studies.sweep.columns import Columns, stored, table, without
 from mla_cost.studies.sweep.grid import Box, Choice, Grid, ModelGrid
 from mla_cost.studies.sweep.joined import AnyAxis, all_axes
 from mla_cost.studies.sweep.stages import Stages
+from mla_cost.studies.workers import TaskExecutor, in_order, require_executor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +47,8 @@ Where = Mapping[str, Any] | Callable[[Columns], Any] | None
 MOST_WANTED: Final = 100_000
 LARGEST: Final = 2**63
 _WANTED: Final = "a number, a name, or a list of them"
+WORTH_A_JOURNEY: Final = 100_000  # points of a task for another machine
+LEAST_TASKS: Final = 64
 SAMPLE: Final = 8  # points of every run that the int evaluator prices again
 
 
@@ -87,7 +91,10 @@ class Sweep:
     Rows are in a fixed order: choices such as form and kernel vary slowest, then numbers, then devices.
     """
 
-    def __init__(self, settings: PlanSettings, axes: Sequence[AnyAxis]) -> None:
+    def __init__(self, settings: PlanSettings, axes: Sequence[AnyAxis], executor: TaskExecutor | None = None) -> None:
+        """executor: who prices what is asked for in full, in place of this machine's cores."""
+        self._asked = settings, tuple(axes)
+        self.executor = executor
         self.grid: Grid
         self.scope: Scope
         if settings.scope == "model":
@@ -141,6 +148,8 @@ class Sweep:
         """Every column in full. workers: processes, one for each core by default; 1 stays in this process."""
         if workers is not None and (type(workers) is not int or workers < 1):
             raise InputError("must be a number of processes", field="workers", value=workers, allowed="1 or more, null")
+        if self.executor is not None:
+            return self._joined()
         workers = workers or cores.available()
         size, boxes = len(self.grid.devices), self.grid.num_boxes
         fork = workers > 1 and boxes > 1 and len(self) >= self.scope.fork_from and cores.can_fork()
@@ -158,6 +167,14 @@ class Sweep:
             require_equal(index, {name: column[index] for name, column in found.items()}, self.scope.expected(index))
         return found
 
+    def _joined(self) -> Columns:
+        """All chunks one after another."""
+        found = self._empty(len(self))
+        for chunk in self.chunks():
+            for name, column in chunk.columns.items():
+                found[name][chunk.start : chunk.start + len(column)] = column
+        return found
+
     def _together(self, workers: int) -> int:
         """Boxes that one process should fill: those of a choice, where each costs and there are enough for all."""
         own = self.scope.compiles and self.grid.num_choices >= 2 * workers
@@ -166,13 +183,29 @@ class Sweep:
     def chunks(self, start: int = 0) -> Iterator[PointRange]:
         """The points in order, a bounded number at a time. start: a point at which a chunk starts."""
         self._require_point("start", start)
-        size = len(self.grid.devices)
         sample = self._sample()
-        for number in range(self._box_at(start), self.grid.num_boxes):
-            choice, box = self._task(number)
-            columns = self._empty(box.size * size)
-            self._fill(choice, box, columns)
-            yield self._checked(PointRange((choice.number * self.grid.num_numbers + box.start) * size, columns), sample)
+        first, last = self._box_at(start), self.grid.num_boxes
+        if self.executor is None:
+            found: Iterator[PointRange] = map(self.chunk, range(first, last))
+        else:
+            asked, step = pickle.dumps(self._asked), self._boxes_at_once()
+            tasks = [(asked, at, min(at + step, last)) for at in range(first, last, step)]
+            found = (part for parts in in_order(self.executor, _chunks_of, tasks) for part in parts)
+        for chunk in found:
+            yield self._checked(chunk, sample)
+
+    def chunk(self, number: int) -> PointRange:
+        """The points of one box, by its number among all."""
+        size = len(self.grid.devices)
+        choice, box = self._task(number)
+        columns = self._empty(box.size * size)
+        self._fill(choice, box, columns)
+        return PointRange((choice.number * self.grid.num_numbers + box.start) * size, columns)
+
+    def _boxes_at_once(self) -> int:
+        """Boxes of a task: enough points to be worth a journey, and tasks enough to keep workers busy to the end."""
+        points = max(1, len(self) // self.grid.num_boxes)
+        return max(1, min(WORTH_A_JOURNEY // points, self.grid.num_boxes // LEAST_TASKS))
 
     def _checked(self, chunk: PointRange, sample: Sequence[int]) -> PointRange:
         count = len(chunk.columns["status"])
@@ -533,12 +566,25 @@ def extra(module: str, name: str) -> Any:
 # ---- the question
 
 
+@lru_cache(maxsize=2)
+def _again(asked: bytes) -> Sweep:
+    """A sweep in a worker, which keeps what its boxes share."""
+    settings, axes = pickle.loads(asked)  # noqa: S301  # what this program has written, handed from it to its worker
+    return Sweep(settings, axes)
+
+
+def _chunks_of(asked: bytes, first: int, last: int) -> list[PointRange]:
+    """What a worker does: some boxes of a sweep."""
+    return list(map(_again(asked).chunk, range(first, last)))
+
+
 def sweep(
     model: Any = defaults.MODEL,
     device: Any = defaults.DEVICES,
     *,
     over: Mapping[str, Any],
     together: Mapping[str, Any] | None = None,
+    executor: Any = None,
     scope: str = defaults.SCOPE,
     **settings: Any,
 ) -> Sweep:
@@ -546,7 +592,9 @@ def sweep(
 
     over: fields of a plan and their values: a list, a range, or text such as "4096..131072*2", "1..64+1", "bf16,fp32";
     for names globs too ("deepseek-*", "all"); for a number an expression of others, "64/(tp*sp*pp)", where combinations
-    without a whole number are left out. together: lists of one length that go side by side. model, device and settings:
+    without a whole number are left out. together: lists of one length that go side by side. executor: any
+    `concurrent.futures.Executor` (processes, dask's, Ray's, mpi4py's), whose workers price chunks; what a lost worker
+    had is handed out again. model, device and settings:
     what stays the same, as `mla_cost.plan` takes it. scope "model" prices the worst stage of the whole model: degrees
     and micro-batches vary too, and columns tell its states, what is sent by mesh axis, and flops. Raises
     `mla_cost.InputError` for bad input; a combination
@@ -568,7 +616,8 @@ def sweep(
     given: dict[str, Any] = {"form": tuple(FORMS), "scope": scope, **settings}
     for name, value in (("model", model), ("device", device), ("form", given["form"])):
         _place(name, value, varying, given)
-    return of(validated(PlanSettings, given), varying, together or {})
+    require_executor(executor)
+    return of(validated(PlanSettings, given), varying, together or {}, executor)
 
 
 def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]) -> None:
@@ -585,9 +634,14 @@ def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]
         given[name] = tuple(expand(name, names))
 
 
-def of(settings: PlanSettings, over: Mapping[str, Any], together: Mapping[str, Any] | None = None) -> Sweep:
-    """The sweep of a plan's settings over axes. together: fields that go side by side."""
+def of(
+    settings: PlanSettings,
+    over: Mapping[str, Any],
+    together: Mapping[str, Any] | None = None,
+    executor: TaskExecutor | None = None,
+) -> Sweep:
+    """The sweep of a plan's settings over axes. together, executor: as `sweep`."""
     if settings.scope != "model":  # of a model, the grid says so of its layers
         require_scope(settings)
     settings = settings.by_scope()
-    return Sweep(settings, all_axes(settings, over, together or {}))
+    return Sweep(settings, all_axes(settings, over, together or {}), executor)
