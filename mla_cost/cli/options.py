@@ -59,6 +59,14 @@ def _less(*formats: str, idle: tuple[str, ...] = ()) -> tuple[Option, Option]:
 
 
 _PLAN: Final = "A plan file, or a ready plan that `plans` lists; flags override it."
+_DASK: Final = Option(
+    "dask",
+    OUTPUT,
+    "Price on the workers of a dask scheduler (extra dask).",
+    "text",
+    metavar="ADDRESS",
+    example="tcp://10.0.0.1:8786",
+)
 _SET: Final = Option(
     "assign",
     SETTINGS,
@@ -307,6 +315,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "names", metavar="FIELD=VALUES", example="sp=1,2,4 dp=8,4,2",
         ),
         _SET,
+        Option(
+            "time", ASKED, "Columns of time too: seconds of an optimizer step, tokens/s, utilisation, idle, exposed.",
+            "switch",
+        ),
         _formats(
             "table", "csv", "jsonl", "json", "markdown", default=None, help="How to print the rows", idle=("save",)
         ),
@@ -319,6 +331,7 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             idle=("save", "plot", "output", "quiet"),
         ),
         Option("resume", OUTPUT, "Continue an --output that was cut.", "switch"),
+        _DASK,
         Option(
             "plot", OUTPUT, "Draw verdicts over seq_len and sp, a panel per form.", "path", metavar="FILE.png|.svg",
             example="verdicts.svg",
@@ -375,11 +388,12 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         _formats("text", "json", "csv", default="text"),
         Option(
             "by", OUTPUT, "What comes first, or several by commas.", "text",
-            metavar="weight|sent|required|flops|idle|devices", example="required",
+            metavar="time|weight|sent|required|flops|idle|devices", example="required",
         ),
+        _DASK,
         Option("top", OUTPUT, "How many layouts to tell; 10 by default.", "count", metavar="N", example="3"),
         Option(
-            "pareto", OUTPUT, "Those that none beats in memory, bytes sent and flops as well.", "switch",
+            "pareto", OUTPUT, "Those that none beats in memory left and time as well.", "switch",
             idle=("output=json", "quiet"),
         ),
         Option(

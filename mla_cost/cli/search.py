@@ -28,7 +28,7 @@ def search(given: Given) -> None:
     flags, assigned = given.flags(), given.assigned()
     axes = _axes(flags) | _axes(assigned)
     settings = given.settings(flags, assigned)
-    found = _search(settings, axes, {name: given[name] for name in Options.model_fields})
+    found = _search(settings, axes, {name: given[name] for name in Options.model_fields}, given["dask"])
     if given["plot"] is not None and found.results:
         _draw(found, given["plot"])
     if not given["quiet"]:
@@ -55,12 +55,14 @@ def _axes(stated: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in taken.items() if value is not None}
 
 
-def _search(settings: Any, axes: dict[str, Any], options: dict[str, Any]) -> Any:
+def _search(settings: Any, axes: dict[str, Any], options: dict[str, Any], dask: str | None) -> Any:
     from mla_cost.cli import progress
     from mla_cost.studies.search import of
+    from mla_cost.studies.workers import dask_executor
 
+    executor = dask_executor(dask) if dask else None
     with progress.shown("candidates") as watch:
-        return of(settings, axes, options, watch)
+        return of(settings, axes, options, watch, executor)
 
 
 def _draw(found: Any, path: Path) -> None:
@@ -73,6 +75,10 @@ def _draw(found: Any, path: Path) -> None:
         draw_search(path, title, points_of(told), found.results[0].usable_bytes)
 
 
+def _front(found: Any) -> str:
+    return "time_pareto" if found.time_pareto else "pareto"
+
+
 def _print(found: Any, output: str, *, pareto: bool, notes: bool) -> None:
     """The answer in the format asked for; where nothing is legal, the message says it all."""
     if output == "json":
@@ -81,7 +87,7 @@ def _print(found: Any, output: str, *, pareto: bool, notes: bool) -> None:
         from mla_cost.studies.search import Candidate
         from mla_cost.views import search_table
 
-        rows = found.to_dict()["pareto" if pareto else "results"]
+        rows = found.to_dict()[_front(found) if pareto else "results"]
         sys.stdout.write(search_table.csv_text(Candidate._fields, rows))
     elif not found.refused:
         from mla_cost.views import search_table

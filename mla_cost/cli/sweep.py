@@ -75,6 +75,7 @@ def axes_of(given: Iterable[str] | None, flag: str = "--over", *, needed: bool |
 def _study(given: Given) -> Sweep:
     from mla_cost.studies.sweep import of
     from mla_cost.studies.sweep.axes import expand, is_glob
+    from mla_cost.studies.workers import dask_executor
 
     together = axes_of((word for text in given["zip"] or () for word in text.split()), flag="--zip")
     over = axes_of(given["over"], needed=not together)
@@ -86,7 +87,8 @@ def _study(given: Given) -> Sweep:
     for name in ("device", "form"):
         if flags[name] is not None and flags[name] != ["all"]:
             flags[name] = expand(name, flags[name])
-    return of(given.settings(flags), over, together)
+    executor = dask_executor(given["dask"]) if given["dask"] else None
+    return of(given.settings(flags), over, together, executor, timed=given["time"])
 
 
 def _require_once(given: Given, over: dict[str, str]) -> None:
@@ -174,7 +176,7 @@ def _varying(study: Sweep, rows: list[dict[str, Any]]) -> list[str]:
     """The settings that are gone over, then every other word or setting in which the rows differ."""
     from mla_cost.results.columns import VERDICT, figures
 
-    told = {*VERDICT, *(figure.name for figure in figures(study.grid.settings.scope))}
+    told = {*VERDICT, *(figure.name for figure in figures(study.grid.settings.scope, timed=True))}
     settings = [axis.name for axis in study.grid.axes if axis.name not in study.names or len(axis.values) > 1]
     names = [name for name in study.columns if name not in told and name not in settings]
     return [*settings, *(name for name in names if name == "form" or len({row[name] for row in rows}) > 1)]

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost.batch import price
-from mla_cost.batch.codes import ILLEGAL, STATUSES, TIGHT
+from mla_cost.batch.codes import ILLEGAL, MISSING, STATUSES, TIGHT
 from mla_cost.batch.cores import answers, available, can_fork, shared
 from mla_cost.studies.search.options import SearchQuestion
-from mla_cost.studies.search.order import Row, Table, each, first, joined, leaders, rows_of, unbeaten
+from mla_cost.studies.search.order import (
+    BEATEN_IN,
+    MARGIN,
+    Row,
+    Table,
+    each,
+    first,
+    joined,
+    leaders,
+    rows_of,
+    unbeaten,
+)
 from mla_cost.studies.search.parallel_configs import Tally
 from mla_cost.studies.search.space import Space
 from mla_cost.studies.search.weight import split, weight, weights_of
+from mla_cost.studies.workers import TaskExecutor, in_order
 
 MANY: Final = 20_000  # candidates: from here on a second process is worth its start
 
@@ -30,30 +44,39 @@ def unwatched(_words: str, _done: int, _total: int) -> None:
 
 class Ranked(NamedTuple):
     """What pricing leaves. counts: legal candidates by status. best: of the layouts that fit the first, in order, each
-    by its first variant; front: those that
-    fit and nothing beats; nearest: of those that do not fit at most one, whose status comes first and that lacks least.
+    by its first variant; front: those that fit and nothing beats; margin: the same in memory left against time, where
+    that is told; nearest: of those that do not fit at most one, whose status comes first and that lacks least.
     """
 
     counts: dict[str, int]
     best: list[Row]
     front: list[Row]
+    margin: list[Row]
     nearest: list[Row]
 
 
-def priced(space: Space, watch: Watch = unwatched) -> Ranked:
-    """Every candidate of a space priced, program by program, on all cores where there are many.
+def priced(space: Space, watch: Watch = unwatched, executor: TaskExecutor | None = None) -> Ranked:
+    """Every candidate of a space priced, program by program, on all cores where there are many, or by an executor.
 
     watch: hears what is going on, how many candidates are done, and how many there are at most.
     """
     kept, words = _Kept(space.question), f"candidates on {max(space.question.options.devices):,} devices"
-    for part, tally in _parts(space, lambda done: watch(words, done, space.most)):
+    for part, tally in _parts(space, lambda done: watch(words, done, space.most), executor):
         kept.join(part)
         space.tally.join(tally)
     return kept.reported()
 
 
-def _parts(space: Space, reported: Callable[[int], None]) -> Iterator[tuple[_Kept, Tally]]:
+def _parts(
+    space: Space, reported: Callable[[int], None], executor: TaskExecutor | None
+) -> Iterator[tuple[_Kept, Tally]]:
     numbers, workers = range(len(space.programs)), min(available(), len(space.programs))
+    if executor is not None:
+        asked = pickle.dumps(space.question)
+        for number, part in enumerate(in_order(executor, _part_elsewhere, [(asked, number) for number in numbers])):
+            reported(space.most * (number + 1) // len(numbers))
+            yield part
+        return
     done = shared(len(numbers), "int64")  # of each program, written by whoever prices it
     if workers < 2 or space.most < MANY or not can_fork():
         yield from (_part(space, done, number, reported) for number in numbers)
@@ -63,6 +86,18 @@ def _parts(space: Space, reported: Callable[[int], None]) -> Iterator[tuple[_Kep
         done[:] = 0
         found = [_part(space, done, number, reported) for number in numbers]
     yield from found
+
+
+@lru_cache(maxsize=2)
+def _again(asked: bytes) -> Space:
+    """A space in a worker, which keeps what its programs share."""
+    return Space(pickle.loads(asked))  # noqa: S301  # what this program has handed to its worker
+
+
+def _part_elsewhere(asked: bytes, number: int) -> tuple[_Kept, Tally]:
+    """What a worker does: one program of a search."""
+    space = _again(asked)
+    return _part(space, np.zeros(len(space.programs), np.int64), number)
 
 
 def _part(
@@ -84,7 +119,7 @@ def tables(space: Space, number: int) -> Iterator[Table]:
     question, program = space.question, space.programs[number]
     for rows in space.batches(number):
         columns = space.columns(rows)
-        composed = price(question.model, question.device, program.form, program.settings, columns)
+        composed = price(question.model, question.device, program.form, program.settings, columns, "fitting")
         table = _table(space, rows, composed)
         illegal = table["status"] == ILLEGAL
         if illegal.any():
@@ -103,6 +138,8 @@ def _table(space: Space, rows: Table, composed: Any) -> Table:
         "inside": inside,
         "between": between,
         "weight": weight(rates, most.executed, inside, between, at["idle"]),
+        "time": composed["seconds"],
+        "utilisation": composed["model_flops_utilisation"],
         "status": composed.status,
         "required": composed["required_bytes"],
         "short": composed["required_bytes"] - composed["usable_bytes"],
@@ -129,6 +166,7 @@ class _Kept:
         fitting, missing = (rows_of(table, np.flatnonzero(fits)) for fits in _fits(table))
         self._merge("best", fitting)
         self._merge("front", fitting)
+        self._merge("margin", rows_of(fitting, np.flatnonzero(fitting["time"] != MISSING)))
         self._merge("nearest", missing)
 
     def join(self, other: _Kept) -> None:
@@ -143,8 +181,8 @@ class _Kept:
 
     def _best(self, name: str, rows: Table) -> Table:
         order = self.options.order
-        if name == "front":
-            return unbeaten(rows)
+        if name in {"front", "margin"}:
+            return unbeaten(rows, BEATEN_IN if name == "front" else MARGIN)
         if name == "nearest":
             return first(rows, ("short", *order))
         return leaders(rows, order)
@@ -152,8 +190,9 @@ class _Kept:
     def reported(self) -> Ranked:
         """All that was kept."""
         counts = {status: self.counts[status] for status in STATUSES if self.counts[status]}
-        best, front, nearest = (each(self.tables.get(name, {})) for name in ("best", "front", "nearest"))
-        return Ranked(counts, best[: self.options.top], front, nearest)
+        kept = (each(self.tables.get(name, {})) for name in ("best", "front", "margin", "nearest"))
+        best, front, margin, nearest = kept
+        return Ranked(counts, best[: self.options.top], front, margin, nearest)
 
 
 def _counted(codes: Any) -> tuple[list[int], list[int]]:

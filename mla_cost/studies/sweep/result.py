@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mla_cost import api
 from mla_cost.batch import cores
-from mla_cost.batch.codes import ILLEGAL, NONE
+from mla_cost.batch.codes import ILLEGAL, MISSING, NONE
 from mla_cost.batch.composed import require_equal
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
@@ -28,7 +28,7 @@ from mla_cost.inputs.given import names as names_of
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.scopes import require_scope
 from mla_cost.results import Plan, html
-from mla_cost.results.columns import NAMES, OF_DEVICES, RANKS, WORLD, Column
+from mla_cost.results.columns import NAMES, OF_DEVICES, RANKS, TIMES, WORLD, Column
 from mla_cost.studies.planned import plan_of
 from mla_cost.studies.sweep.attention import AttentionSweep
 from mla_cost.studies.sweep.axes import expand, is_glob
@@ -91,15 +91,22 @@ class Sweep:
     Rows are in a fixed order: choices such as form and kernel vary slowest, then numbers, then devices.
     """
 
-    def __init__(self, settings: PlanSettings, axes: Sequence[AnyAxis], executor: TaskExecutor | None = None) -> None:
+    def __init__(
+        self,
+        settings: PlanSettings,
+        axes: Sequence[AnyAxis],
+        executor: TaskExecutor | None = None,
+        *,
+        timed: bool = False,
+    ) -> None:
         """executor: who prices what is asked for in full, in place of this machine's cores."""
-        self._asked = settings, tuple(axes)
+        self._asked = settings, tuple(axes), timed
         self.executor = executor
         self.grid: Grid
         self.scope: Scope
         if settings.scope == "model":
             self.grid = grid = ModelGrid(settings, axes)
-            self.scope = Stages(grid)
+            self.scope = Stages(grid, timed=timed)
         else:
             self.grid = Grid(settings, axes)
             self.scope = AttentionSweep(self.grid)
@@ -284,6 +291,8 @@ class Sweep:
         found: list[Any] = values.tolist()
         names = column.names
         if names is None:
+            if column.name in TIMES:
+                return [None if value == MISSING else value for value in found]
             return [int(value) for value in found] if column.dtype == "float64" else found  # counts, all of them
         return [names[value] for value in found]
 
@@ -515,7 +524,9 @@ def _code(column: Column, value: Any) -> Any:
 
 
 def _signed(values: NDArray[Any], name: str) -> NDArray[Any]:
-    return -values.astype(np.int64) if name.startswith("-") else values
+    if not name.startswith("-"):
+        return values
+    return -values if values.dtype.kind == "f" else -values.astype(np.int64)
 
 
 def _firsts(
@@ -569,8 +580,8 @@ def extra(module: str, name: str) -> Any:
 @lru_cache(maxsize=2)
 def _again(asked: bytes) -> Sweep:
     """A sweep in a worker, which keeps what its boxes share."""
-    settings, axes = pickle.loads(asked)  # noqa: S301  # what this program has written, handed from it to its worker
-    return Sweep(settings, axes)
+    settings, axes, timed = pickle.loads(asked)  # noqa: S301  # what this program has handed to its worker
+    return Sweep(settings, axes, timed=timed)
 
 
 def _chunks_of(asked: bytes, first: int, last: int) -> list[PointRange]:
@@ -586,6 +597,7 @@ def sweep(
     together: Mapping[str, Any] | None = None,
     executor: Any = None,
     scope: str = defaults.SCOPE,
+    time: bool = False,
     **settings: Any,
 ) -> Sweep:
     """Every form at every setting of a grid, priced when asked for: `len`, `.to_numpy()`, `.best()`, `.pareto()`.
@@ -594,11 +606,11 @@ def sweep(
     for names globs too ("deepseek-*", "all"); for a number an expression of others, "64/(tp*sp*pp)", where combinations
     without a whole number are left out. together: lists of one length that go side by side. executor: any
     `concurrent.futures.Executor` (processes, dask's, Ray's, mpi4py's), whose workers price chunks; what a lost worker
-    had is handed out again. model, device and settings:
-    what stays the same, as `mla_cost.plan` takes it. scope "model" prices the worst stage of the whole model: degrees
-    and micro-batches vary too, and columns tell its states, what is sent by mesh axis, and flops. Raises
-    `mla_cost.InputError` for bad input; a combination
-    that cannot be is a row with its reason.
+    had is handed out again. model, device and settings: what stays the same, as `mla_cost.plan` takes it. scope "model"
+    prices the worst stage of the whole model: degrees and micro-batches vary too, and columns tell its states, what is
+    sent by mesh axis, and flops. time: with seconds of an optimizer step, tokens a second of all devices, model flops
+    utilisation, idle and exposed seconds, by the rules of a plan. Raises `mla_cost.InputError` for bad input; a
+    combination that cannot be is a row with its reason.
 
     >>> import mla_cost
     >>> over = {"seq_len": "4096..131072*2", "sp": [4, 8], "form": "all"}
@@ -616,8 +628,10 @@ def sweep(
     given: dict[str, Any] = {"form": tuple(FORMS), "scope": scope, **settings}
     for name, value in (("model", model), ("device", device), ("form", given["form"])):
         _place(name, value, varying, given)
+    if not isinstance(time, bool):
+        raise InputError("must be true or false", field="time", value=time)
     require_executor(executor)
-    return of(validated(PlanSettings, given), varying, together or {}, executor)
+    return of(validated(PlanSettings, given), varying, together or {}, executor, timed=time)
 
 
 def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]) -> None:
@@ -639,9 +653,18 @@ def of(
     over: Mapping[str, Any],
     together: Mapping[str, Any] | None = None,
     executor: TaskExecutor | None = None,
+    *,
+    timed: bool = False,
 ) -> Sweep:
-    """The sweep of a plan's settings over axes. together, executor: as `sweep`."""
+    """The sweep of a plan's settings over axes. together, executor: as `sweep`. timed: with columns of time.
+
+    Raises:
+        InputError: bad input; time at the attention scope.
+
+    """
+    if timed and settings.scope != "model":
+        raise InputError("columns of time are those of an optimizer step; use --scope model", field="time")
     if settings.scope != "model":  # of a model, the grid says so of its layers
         require_scope(settings)
     settings = settings.by_scope()
-    return Sweep(settings, all_axes(settings, over, together or {}), executor)
+    return Sweep(settings, all_axes(settings, over, together or {}), executor, timed=timed)
