@@ -28,9 +28,10 @@ _WIDEST: Final = 120
 def text() -> str:
     """The module."""
     rows = [row for row in TABLE.values() if row.name not in OWN_PARAMETERS]
-    plain = [_line(row, _type(row)) for row in rows if row.name != _SCOPE]
-    scope = [_line(row, _type(row)) for row in rows if row.name == _SCOPE]
-    searched = [_line(row, _searched(row)) for row in rows if row.search != "follows" and row.name != _SCOPE]
+    plain = [line for row in rows if row.name != _SCOPE for line in _lines(row, _type(row))]
+    scope = [line for row in rows if row.name == _SCOPE for line in _lines(row, _type(row))]
+    taken = (row for row in rows if row.search != "follows" and row.name != _SCOPE)
+    searched = [line for row in taken for line in _lines(row, _searched(row))]
     return "\n".join([
         _HEAD.rstrip(), "", "",
         *_class("SettingKeywords", "TypedDict, total=False", "Every setting but the scope.", plain), "", "",
@@ -52,9 +53,12 @@ def _class(name: str, bases: str, says: str, lines: list[str]) -> list[str]:
     return [f"class {name}({bases}):", f'    """{says}"""', "", *lines]
 
 
-def _line(row: Setting, kind: str) -> str:
-    line = f"    {row.name}: {kind}"
-    return line if len(line) <= _WIDEST else line.replace("[", "[\n        ").replace("]", "\n    ]")
+def _lines(row: Setting, kind: str) -> list[str]:
+    """Of each of its names one."""
+    found = [f"    {name}: {kind}" for name in (row.name, *row.also)]
+    return [
+        line if len(line) <= _WIDEST else line.replace("[", "[\n        ").replace("]", "\n    ]") for line in found
+    ]
 
 
 def _type(row: Setting) -> str:

@@ -29,7 +29,9 @@ class SettingKeywords(TypedDict, total=False):
     last_layers: int | None
     micro_batch_group: int | None
     micro_batch: int
+    micro_batch_size: int
     micro_batches: int
+    num_micro_batches: int
     sharding: Literal["ddp", "distributed", "fsdp", "zero1", "zero2"]
     replicas: int
     reshard: Literal["on", "off"]
@@ -107,6 +109,7 @@ class SearchKeywords(TypedDict, total=False):
     schedule: str | None
     micro_batch_group: int | None
     micro_batch: int | str | Sequence[int] | None
+    micro_batch_size: int | str | Sequence[int] | None
     sharding: str | Sequence[str] | None
     replicas: int
     reshard: Literal["on", "off"]

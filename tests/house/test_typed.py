@@ -41,6 +41,7 @@ def test_the_types_are_not_stale():
 
 def test_every_setting_is_typed():
     hints = get_type_hints(PlanKeywords)
-    assert hints.keys() | keywords.OWN_PARAMETERS == PlanSettings.model_fields.keys()
+    others = {other for row in TABLE.values() for other in row.also}
+    assert hints.keys() | keywords.OWN_PARAMETERS == PlanSettings.model_fields.keys() | others
     searched = {row.name for row in TABLE.values() if row.search != "follows"} - keywords.OWN_PARAMETERS - {"scope"}
     assert searched <= get_type_hints(SearchKeywords).keys()

@@ -15,6 +15,7 @@ from mla_cost.inputs import catalog
 from mla_cost.inputs.config import validated
 from mla_cost.inputs.keywords import SearchKeywords
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.table import by_own_names
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.results import plain
 from mla_cost.studies.search.miss import miss_of
@@ -171,6 +172,7 @@ def _apart(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], di
         InputError: what follows from the rest.
 
     """
+    settings = by_own_names(settings)
     asked = {name: settings.pop(name) for name in (*DEGREES, *CHOICES) if settings.get(name) is not None}
     own = {name: settings.pop(name) for name in Options.model_fields if name in settings}
     for name in CHOSEN:
