@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from mla_cost import api
 from mla_cost.declared import defaults
@@ -13,6 +13,7 @@ from mla_cost.declared.forms import ALIASES
 from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
 from mla_cost.inputs.config import validated
+from mla_cost.inputs.keywords import SearchKeywords
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.table import by_own_names
 from mla_cost.pricing.unpriced import refusal
@@ -138,7 +139,7 @@ def search(
     form: str | Sequence[str] = "all",
     dims: Mapping[str, Any] | None = None,
     executor: Any = None,
-    **settings: Any,
+    **keywords: Unpack[SearchKeywords],
 ) -> Found:
     """Every legal way to train a model on so many devices, priced; the best of those that fit, by tokens a second.
 
@@ -158,20 +159,26 @@ def search(
     >>> found.best.status, found.best.devices, found.best.seconds <= found.results[1].seconds
     ('fits', 8, True)
     """
+    require_executor(executor)
+    asked, own, rest = _apart({**keywords})
+    settings = validated(PlanSettings, api._given(model, device, form, dims, rest))
+    return of(settings, asked, {**own, "devices": devices, "global_batch": global_batch}, executor=executor)
+
+
+def _apart(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """What is gone over, the options of the search itself, and what stays the same.
+
+    Raises:
+        InputError: what follows from the rest.
+
+    """
     settings = by_own_names(settings)
     asked = {name: settings.pop(name) for name in (*DEGREES, *CHOICES) if settings.get(name) is not None}
     own = {name: settings.pop(name) for name in Options.model_fields if name in settings}
     for name in CHOSEN:
         if name in settings:
             raise InputError("follows from what is searched", field=name)
-    require_executor(executor)
-    given = api._given(model, device, form, dims, settings)
-    return of(
-        validated(PlanSettings, given),
-        asked,
-        {**own, "devices": devices, "global_batch": global_batch},
-        executor=executor,
-    )
+    return asked, own, settings
 
 
 def of(

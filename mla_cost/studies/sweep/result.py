@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from mla_cost.inputs.config import validated
 from mla_cost.inputs.given import items
 from mla_cost.inputs.given import name as name_of
 from mla_cost.inputs.given import names as names_of
+from mla_cost.inputs.keywords import SettingKeywords
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.scopes import require_scope
 from mla_cost.results import Plan, html
@@ -598,19 +599,19 @@ def sweep(
     executor: Any = None,
     scope: str = defaults.SCOPE,
     time: bool = False,
-    **settings: Any,
+    form: str | Sequence[str] = "all",
+    dims: Mapping[str, Any] | None = None,
+    **settings: Unpack[SettingKeywords],
 ) -> Sweep:
     """Every form at every setting of a grid, priced when asked for: `len`, `.to_numpy()`, `.best()`, `.pareto()`.
 
     over: fields of a plan and their values: a list, a range, or text such as "4096..131072*2", "1..64+1", "bf16,fp32";
     for names globs too ("deepseek-*", "all"); for a number an expression of others, "64/(tp*sp*pp)", where combinations
     without a whole number are left out. together: lists of one length that go side by side. executor: any
-    `concurrent.futures.Executor` (processes, dask's, Ray's, mpi4py's), whose workers price chunks; what a lost worker
-    had is handed out again. model, device and settings: what stays the same, as `mla_cost.plan` takes it. scope "model"
-    prices the worst stage of the whole model: degrees and micro-batches vary too, and columns tell its states, what is
-    sent by mesh axis, and flops. time: with seconds of an optimizer step, tokens a second of all devices, model flops
-    utilisation, idle and exposed seconds, by the rules of a plan. Raises `mla_cost.InputError` for bad input; a
-    combination that cannot be is a row with its reason.
+    `concurrent.futures.Executor` (processes, dask's, Ray's, mpi4py's), whose workers price chunks. model, device and
+    settings: what stays the same, as `mla_cost.plan` takes it. scope "model" prices the worst stage of the whole model.
+    time: with seconds of an optimizer step, tokens a second, utilisation, idle and exposed seconds. Raises
+    `mla_cost.InputError` for bad input; a combination that cannot be is a row with its reason.
 
     >>> import mla_cost
     >>> over = {"seq_len": "4096..131072*2", "sp": [4, 8], "form": "all"}
@@ -620,18 +621,22 @@ def sweep(
     >>> study.best(by=("wire_bytes", "required_bytes"), where={"seq_len": 16384, "status": "fits"})["form"]
     'laga'
     """
-    if not isinstance(over, Mapping):
-        raise InputError("must be a mapping of fields to values", field="over", value=over)
-    if not isinstance(together, Mapping | None):
-        raise InputError("must be a mapping of fields to values", field="together", value=together)
+    _require_kinds(over, together, time)
+    require_executor(executor)
     varying = dict(over)
-    given: dict[str, Any] = {"form": tuple(FORMS), "scope": scope, **settings}
+    given: dict[str, Any] = {"form": tuple(FORMS) if form == "all" else form, "scope": scope, **settings}
+    given |= {} if dims is None else {"dims": dims}
     for name, value in (("model", model), ("device", device), ("form", given["form"])):
         _place(name, value, varying, given)
+    return of(validated(PlanSettings, given), varying, together or {}, executor, timed=time)
+
+
+def _require_kinds(over: Any, together: Any, time: Any) -> None:
+    for field, value in (("over", over), ("together", {} if together is None else together)):
+        if not isinstance(value, Mapping):
+            raise InputError("must be a mapping of fields to values", field=field, value=value)
     if not isinstance(time, bool):
         raise InputError("must be true or false", field="time", value=time)
-    require_executor(executor)
-    return of(validated(PlanSettings, given), varying, together or {}, executor, timed=time)
 
 
 def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]) -> None:
