@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import ALIASES, FORMS
@@ -13,6 +13,7 @@ from mla_cost.declared.profiles import PROFILES
 from mla_cost.errors import InputError
 from mla_cost.inputs import catalog, given
 from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
+from mla_cost.inputs.keywords import PlanKeywords
 from mla_cost.inputs.settings import PlanSettings, is_stated
 from mla_cost.inputs.table import SUBJECTS, TABLE
 from mla_cost.pricing import automatic, rows, verdicts
@@ -63,7 +64,7 @@ def plan(
     *,
     form: NameOrNames = "all",
     dims: Mapping[str, Any] | None = None,
-    **settings: Any,
+    **settings: Unpack[PlanKeywords],
 ) -> Answer:
     """Price a rank of a whole model, or one MLA block, in every form on each device and say whether it fits.
 
@@ -98,7 +99,7 @@ def levers(
     form: NameOrNames = "all",
     dims: Mapping[str, Any] | None = None,
     refused: bool = False,
-    **settings: Any,
+    **settings: Unpack[PlanKeywords],
 ) -> Answer:
     """The answer of `plan` with every verdict's `levers` and `remedy`: what one change does, and the least that fits.
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
-from mla_cost.checks import file_schemas
+from mla_cost.checks import file_schemas, keywords
 from mla_cost.inputs.catalog import configs_directory
 from mla_cost.inputs.config import AttentionDims
 from mla_cost.inputs.settings import PlanSettings
@@ -94,4 +94,5 @@ def _fields(model: type[BaseModel]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     file_schemas.write(configs_directory() / "schemas")
+    keywords.FILE.write_text(keywords.text(), encoding="utf-8")
     (Path(__file__).resolve().parents[2] / "docs" / "plan.schema.json").write_text(text(), encoding="utf-8")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from typer.core import TyperCommand
+
+SEVERAL_WORDS: Final = ("--zip",)  # flags that take every word with a = behind them
 
 
 class Grouped(TyperCommand):
@@ -12,6 +15,7 @@ class Grouped(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; of two values for what has one, neither is dropped."""
+        args = list(_in_one(args))
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for parameter in self.get_params(ctx):
             if order.count(parameter) > 1 and not parameter.multiple and parameter.param_type_name == "option":
@@ -40,6 +44,24 @@ class Grouped(TyperCommand):
         for heading, records in found.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
+
+
+def _in_one(arguments: list[str]) -> Iterator[str]:
+    """The arguments, with the words that belong to one flag as one: `--zip sp=1,2 dp=2,1` is one text."""
+    words = iter(arguments)
+    taken: str | None = None
+    for word in words:
+        if taken is not None and "=" in word and not word.startswith("-"):
+            taken = f"{taken} {word}"
+            continue
+        if taken is not None:
+            yield taken
+            taken = None
+        yield word
+        if word in SEVERAL_WORDS:
+            taken = next(words, None)
+    if taken is not None:
+        yield taken
 
 
 def _heading(parameter: Any) -> str:

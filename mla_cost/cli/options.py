@@ -59,6 +59,14 @@ def _less(*formats: str, idle: tuple[str, ...] = ()) -> tuple[Option, Option]:
 
 
 _PLAN: Final = "A plan file, or a ready plan that `plans` lists; flags override it."
+_DASK: Final = Option(
+    "dask",
+    OUTPUT,
+    "Price on the workers of a dask scheduler (extra dask).",
+    "text",
+    metavar="ADDRESS",
+    example="tcp://10.0.0.1:8786",
+)
 _SET: Final = Option(
     "assign",
     SETTINGS,
@@ -299,8 +307,12 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         Option(
             "over", ASKED,
             "A field to go over: seq_len=4k..128k*2 (a..b*FACTOR or a..b+STEP), sp=1,2,4, device='910b*', form=all, "
-            "dims.heads=64,128. Repeat it.",
+            "dims.heads=64,128, or a number that follows from others, 'dp=64/(tp*sp*pp)'. Repeat it.",
             "names", metavar="FIELD=VALUES", example="seq_len=4k..128k*2",
+        ),
+        Option(
+            "zip", ASKED, "Fields that go side by side, the first values of all together: --zip sp=1,2,4 dp=8,4,2.",
+            "names", metavar="FIELD=VALUES", example="sp=1,2,4 dp=8,4,2",
         ),
         _SET,
         Option(
@@ -319,6 +331,7 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             idle=("save", "plot", "output", "quiet"),
         ),
         Option("resume", OUTPUT, "Continue an --output that was cut.", "switch"),
+        _DASK,
         Option(
             "plot", OUTPUT, "Draw verdicts over seq_len and sp, a panel per form.", "path", metavar="FILE.png|.svg",
             example="verdicts.svg",
@@ -377,6 +390,7 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "by", OUTPUT, "What comes first, or several by commas.", "text",
             metavar="time|weight|sent|required|flops|idle|devices", example="required",
         ),
+        _DASK,
         Option("top", OUTPUT, "How many layouts to tell; 10 by default.", "count", metavar="N", example="3"),
         Option(
             "pareto", OUTPUT, "Those that none beats in memory left and time as well.", "switch",

@@ -28,7 +28,7 @@ def search(given: Given) -> None:
     flags, assigned = given.flags(), given.assigned()
     axes = _axes(flags) | _axes(assigned)
     settings = given.settings(flags, assigned)
-    found = _search(settings, axes, {name: given[name] for name in Options.model_fields})
+    found = _search(settings, axes, {name: given[name] for name in Options.model_fields}, given["dask"])
     if given["plot"] is not None and found.results:
         _draw(found, given["plot"])
     if not given["quiet"]:
@@ -55,12 +55,14 @@ def _axes(stated: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in taken.items() if value is not None}
 
 
-def _search(settings: Any, axes: dict[str, Any], options: dict[str, Any]) -> Any:
+def _search(settings: Any, axes: dict[str, Any], options: dict[str, Any], dask: str | None) -> Any:
     from mla_cost.cli import progress
     from mla_cost.studies.search import of
+    from mla_cost.studies.workers import dask_executor
 
+    executor = dask_executor(dask) if dask else None
     with progress.shown("candidates") as watch:
-        return of(settings, axes, options, watch)
+        return of(settings, axes, options, watch, executor)
 
 
 def _draw(found: Any, path: Path) -> None:

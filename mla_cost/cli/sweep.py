@@ -34,10 +34,11 @@ def sweep(given: Given) -> None:
     quiet = given["quiet"]
     if given["resume"] and output is None:
         raise InputError("there is nothing to resume without --output", field="--resume")
-    study = _study(given, axes_of(given["over"]))
-    if not quiet and (output is not None or plot is not None or given["output"] not in {None, "table", "json"}):
-        for line in assumed({"assumed": study.assumed}):
-            sys.stderr.write(f"mla-cost: {line}\n")  # rows have no place for it
+    study = _study(given)
+    if not quiet:
+        apart = output is not None or plot is not None or given["output"] not in {None, "table", "json"}
+        lines = assumed({"assumed": study.assumed}) if apart else ()  # rows have no place for it
+        sys.stderr.writelines(f"mla-cost: {line}\n" for line in filter(None, (*lines, study.left_out)))
     answered = 1
     if given["commands"]:
         sys.stdout.writelines(f"{study.command(index)}\n" for index in range(len(study)))
@@ -53,8 +54,8 @@ def sweep(given: Given) -> None:
         raise InputError(f"no row has an answer; the first says: {study.reason_of(0)}")
 
 
-def axes_of(given: Iterable[str] | None) -> dict[str, str]:
-    """What --over says, by field."""
+def axes_of(given: Iterable[str] | None, flag: str = "--over", *, needed: bool | None = None) -> dict[str, str]:
+    """What --over, or another flag, says by field. needed: whether it has to say something, as --over has."""
     from mla_cost.errors import InputError, shown
 
     found: dict[str, str] = {}
@@ -62,28 +63,32 @@ def axes_of(given: Iterable[str] | None) -> dict[str, str]:
         field, equals, values = text.partition("=")
         field = field.strip().replace("-", "_") if "." not in field else field.strip()
         if not equals or not field or not values.strip():
-            raise InputError(f"expected FIELD=VALUES, read {shown(text)}", field="--over")
+            raise InputError(f"expected FIELD=VALUES, read {shown(text)}", field=flag)
         if field in found:
-            raise InputError("is gone over twice", field=f"--over {field}")
+            raise InputError("is gone over twice", field=f"{flag} {field}")
         found[field] = values
-    if not found:
+    if not found and (flag == "--over" if needed is None else needed):
         raise InputError("name a field to go over, e.g. --over seq_len=4096..131072*2", field="--over")
     return found
 
 
-def _study(given: Given, over: dict[str, str]) -> Sweep:
+def _study(given: Given) -> Sweep:
     from mla_cost.studies.sweep import of
     from mla_cost.studies.sweep.axes import expand, is_glob
+    from mla_cost.studies.workers import dask_executor
 
+    together = axes_of((word for text in given["zip"] or () for word in text.split()), flag="--zip")
+    over = axes_of(given["over"], needed=not together)
     flags = given.flags()
-    _require_once(given, over)
+    _require_once(given, {**over, **together})
     if is_glob(flags["model"]):
         over.setdefault("model", flags["model"])
         flags["model"] = None
     for name in ("device", "form"):
         if flags[name] is not None and flags[name] != ["all"]:
             flags[name] = expand(name, flags[name])
-    return of(given.settings(flags), over, timed=given["time"])
+    executor = dask_executor(given["dask"]) if given["dask"] else None
+    return of(given.settings(flags), over, together, executor, timed=given["time"])
 
 
 def _require_once(given: Given, over: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any, Final, NamedTuple, Protocol
 
 from mla_cost.results import Plan, Result, Stage, Time
@@ -11,6 +12,9 @@ OF_DEVICES: Final = ("usable_bytes", "headroom_bytes", "least_headroom_bytes")  
 NAMES: Final = ("form", "scheme", "kernel", "value_padding", "device")
 AXES: Final = {"tp": "tp", "sp": "sp", "pp": "pp", "ep": "ep", "etp": "etp", "dp": "dp x sp", "expert_dp": "expert_dp"}
 VERDICT: Final = ("status", "reason")
+RANKS: Final = "ranks"
+# by scope, the degrees whose product are the ranks of a plan
+WORLD: Final = {"attention": ("sp",), "model": ("pp", "tp", "sp", "dp")}
 _ASKED: Final = ("scope", "profile", "model", "seq_len", "sp", "micro_batch", "layers", "dtype")
 _DEGREES: Final = ("tp", "pp", "ep", "etp", "dp", "micro_batches", "virtual_stages", "sharding", "remat")
 _REFUSED: Final = {"unsupported", "illegal"}
@@ -198,7 +202,7 @@ def figures(scope: str, *, timed: bool = False) -> tuple[Figure, ...]:
 
 def plan_columns(scope: str) -> list[str]:
     """The columns of a plan's rows: the settings that say what was asked, then those of every sweep."""
-    return [*_asked(scope), *NAMES, *(figure.name for figure in figures(scope)), *VERDICT]
+    return [*_asked(scope), RANKS, *NAMES, *(figure.name for figure in figures(scope)), *VERDICT]
 
 
 def _asked(scope: str) -> tuple[str, ...]:
@@ -208,6 +212,7 @@ def _asked(scope: str) -> tuple[str, ...]:
 def plan_rows(plan: Plan) -> Iterator[dict[str, Any]]:
     """A plan's results as rows: numbers are ints, None where there is none."""
     asked = {name: plan.inputs[name] for name in _asked(plan.inputs["scope"])}
+    asked[RANKS] = prod(plan.inputs[name] for name in WORLD[plan.inputs["scope"]])
     for result in plan.results:
         yield asked | result_row(result, int(plan.inputs["other_memory"]))
 

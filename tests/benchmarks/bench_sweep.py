@@ -82,10 +82,11 @@ def plans(scope: str) -> list[float]:
     import mla_cost
 
     degrees: dict[str, Any] = {"tp": 2, "ep": 8, "dp": 64, "micro_batches": 8} if scope == "model" else {}
+    degrees["scope"] = scope
 
     def call(seq_len: int) -> float:
         began = time.perf_counter()
-        points = len(mla_cost.plan(seq_len=seq_len, sp=8, scope=scope, **degrees).results)
+        points = len(mla_cost.plan(seq_len=seq_len, sp=8, **degrees).results)
         return (time.perf_counter() - began) / points * 1e9
 
     call(4096)

@@ -210,6 +210,7 @@ def test_a_model_that_is_not_known_is_never_another_one(tmp_path: Path) -> None:
         (("--hidden-size 7168", "--hidden-size big"), "--hidden-size: must be a whole number, not 'big'"),
         (("[0]*3", "[0,1]*3"), "--moe-layer-freq: only dense layers before all expert layers are priced"),
         (("--context-parallel-size 2", "--context-parallel-size 2 --cp-comm-type a2a+x"), "--cp-comm-type: is not"),
+        (("--seq-length 4096", "--yaml-cfg run.yaml --seq-length 4096"), "--yaml-cfg: puts the arguments of that file"),
         (("--seq-length 4096", "--seq-length $OUTSIDE"), "--seq-length: is decided outside the file"),
     ],
 )

@@ -122,6 +122,11 @@ def _read(foreign: Foreign, reading: FileReading) -> None:
     given = arguments_of(foreign)
     if given is None:
         raise InputError("no Megatron arguments were found", file=foreign.file)
+    if given.has("--yaml-cfg"):
+        why = "puts the arguments of that file in place of all others, and it is not followed"
+        raise InputError(
+            f"{why}; write its values as arguments and leave it out", file=foreign.file, field="--yaml-cfg"
+        )
     read_arguments(foreign, reading, given, world_of(foreign, given))
     code_of(given, reading)
     tell_rest(foreign, reading, given)

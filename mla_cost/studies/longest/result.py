@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, get_args
 
 from mla_cost import api
 from mla_cost.declared import defaults
@@ -14,6 +14,7 @@ from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
 from mla_cost.inputs.command import command_of, search_command
 from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
+from mla_cost.inputs.keywords import PlanKeywords
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.automatic import with_kernel
 from mla_cost.pricing.resolve import Illegal, named
@@ -169,7 +170,7 @@ def longest(
     max_idle: int = defaults.MAX_IDLE,
     by: By = "first",
     dims: Mapping[str, Any] | None = None,
-    **settings: Any,
+    **settings: Unpack[PlanKeywords],
 ) -> Fits:
     """The longest sequence that fits, per device and form; the least sp and the fewest devices for `seq_len` tokens.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -28,6 +30,7 @@ from mla_cost.studies.search.order import (
 from mla_cost.studies.search.parallel_configs import Tally
 from mla_cost.studies.search.space import Space
 from mla_cost.studies.search.weight import split, weight, weights_of
+from mla_cost.studies.workers import TaskExecutor, in_order
 
 MANY: Final = 20_000  # candidates: from here on a second process is worth its start
 
@@ -52,20 +55,28 @@ class Ranked(NamedTuple):
     nearest: list[Row]
 
 
-def priced(space: Space, watch: Watch = unwatched) -> Ranked:
-    """Every candidate of a space priced, program by program, on all cores where there are many.
+def priced(space: Space, watch: Watch = unwatched, executor: TaskExecutor | None = None) -> Ranked:
+    """Every candidate of a space priced, program by program, on all cores where there are many, or by an executor.
 
     watch: hears what is going on, how many candidates are done, and how many there are at most.
     """
     kept, words = _Kept(space.question), f"candidates on {max(space.question.options.devices):,} devices"
-    for part, tally in _parts(space, lambda done: watch(words, done, space.most)):
+    for part, tally in _parts(space, lambda done: watch(words, done, space.most), executor):
         kept.join(part)
         space.tally.join(tally)
     return kept.reported()
 
 
-def _parts(space: Space, reported: Callable[[int], None]) -> Iterator[tuple[_Kept, Tally]]:
+def _parts(
+    space: Space, reported: Callable[[int], None], executor: TaskExecutor | None
+) -> Iterator[tuple[_Kept, Tally]]:
     numbers, workers = range(len(space.programs)), min(available(), len(space.programs))
+    if executor is not None:
+        asked = pickle.dumps(space.question)
+        for number, part in enumerate(in_order(executor, _part_elsewhere, [(asked, number) for number in numbers])):
+            reported(space.most * (number + 1) // len(numbers))
+            yield part
+        return
     done = shared(len(numbers), "int64")  # of each program, written by whoever prices it
     if workers < 2 or space.most < MANY or not can_fork():
         yield from (_part(space, done, number, reported) for number in numbers)
@@ -75,6 +86,18 @@ def _parts(space: Space, reported: Callable[[int], None]) -> Iterator[tuple[_Kep
         done[:] = 0
         found = [_part(space, done, number, reported) for number in numbers]
     yield from found
+
+
+@lru_cache(maxsize=2)
+def _again(asked: bytes) -> Space:
+    """A space in a worker, which keeps what its programs share."""
+    return Space(pickle.loads(asked))  # noqa: S301  # what this program has handed to its worker
+
+
+def _part_elsewhere(asked: bytes, number: int) -> tuple[_Kept, Tally]:
+    """What a worker does: one program of a search."""
+    space = _again(asked)
+    return _part(space, np.zeros(len(space.programs), np.int64), number)
 
 
 def _part(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from mla_cost import api
 from mla_cost.declared import defaults
@@ -13,6 +13,7 @@ from mla_cost.declared.forms import ALIASES
 from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
 from mla_cost.inputs.config import validated
+from mla_cost.inputs.keywords import SearchKeywords
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.table import by_own_names
 from mla_cost.pricing.unpriced import refusal
@@ -35,6 +36,7 @@ from mla_cost.studies.search.reported import candidate, checked
 from mla_cost.studies.search.runner_up import lost
 from mla_cost.studies.search.space import Space
 from mla_cost.studies.search.weight import sources
+from mla_cost.studies.workers import TaskExecutor, require_executor
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -136,7 +138,8 @@ def search(
     global_batch: int,
     form: str | Sequence[str] = "all",
     dims: Mapping[str, Any] | None = None,
-    **settings: Any,
+    executor: Any = None,
+    **keywords: Unpack[SearchKeywords],
 ) -> Found:
     """Every legal way to train a model on so many devices, priced; the best of those that fit, by tokens a second.
 
@@ -156,23 +159,41 @@ def search(
     >>> found.best.status, found.best.devices, found.best.seconds <= found.results[1].seconds
     ('fits', 8, True)
     """
+    require_executor(executor)
+    asked, own, rest = _apart({**keywords})
+    settings = validated(PlanSettings, api._given(model, device, form, dims, rest))
+    return of(settings, asked, {**own, "devices": devices, "global_batch": global_batch}, executor=executor)
+
+
+def _apart(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """What is gone over, the options of the search itself, and what stays the same.
+
+    Raises:
+        InputError: what follows from the rest.
+
+    """
     settings = by_own_names(settings)
     asked = {name: settings.pop(name) for name in (*DEGREES, *CHOICES) if settings.get(name) is not None}
     own = {name: settings.pop(name) for name in Options.model_fields if name in settings}
     for name in CHOSEN:
         if name in settings:
             raise InputError("follows from what is searched", field=name)
-    given = api._given(model, device, form, dims, settings)
-    return of(validated(PlanSettings, given), asked, {**own, "devices": devices, "global_batch": global_batch})
+    return asked, own, settings
 
 
-def of(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any], watch: Watch = unwatched) -> Found:
+def of(
+    settings: PlanSettings,
+    allowed: Mapping[str, Any],
+    given: Mapping[str, Any],
+    watch: Watch = unwatched,
+    executor: TaskExecutor | None = None,
+) -> Found:
     """The search around a plan. allowed: values of axes, all where one is absent; given: fields of `Options`.
 
-    watch: hears now and then what is going on, how much is done, and of how much.
+    watch: hears now and then what is going on, how much is done, and of how much. executor: who prices programs.
     """
     space = Space(_question(settings, allowed, given))
-    return _found(space, priced(space, watch), watch)
+    return _found(space, priced(space, watch, executor), watch)
 
 
 def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping[str, Any]) -> SearchQuestion:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, MISSING, NONE, PADDINGS, REASONS, STATUSES
 from mla_cost.declared.schemes import SCHEMES
-from mla_cost.results.columns import NAMES, OF_DEVICES, TIMES, Column
+from mla_cost.results.columns import NAMES, OF_DEVICES, RANKS, TIMES, Column
 from mla_cost.studies.sweep.axes import SweepAxis
 from mla_cost.studies.sweep.grid import Grid
 
@@ -24,6 +24,7 @@ def table(grid: Grid, figures: Sequence[Column]) -> Iterator[Column]:
             yield _axis_column(grid, axis)
     if grid.own_sp:
         yield Column("sp", "int64")
+    yield Column(RANKS, "int64")
     forms = next(axis.values for axis in grid.choices if axis.name == "form")
     yield Column("form", "int16", tuple(forms))
     yield Column("scheme", "int16", tuple(SCHEMES))

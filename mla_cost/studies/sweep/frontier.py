@@ -21,6 +21,8 @@ def frontier(sweep: Sweep) -> tuple[list[int], list[int], list[tuple[str, str, A
         InputError: a sweep that is no picture of seq_len and sp.
 
     """
+    if sweep.grid.joint:
+        raise InputError("a picture has axes of their own", field=f"over {sweep.grid.joint[0].name}")
     axes = {axis.name: list(axis.values) for axis in sweep.grid.axes}
     for name in ("seq_len", "sp"):
         if name not in axes:

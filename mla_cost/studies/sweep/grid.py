@@ -24,6 +24,7 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.numbers import ceil_divide, is_array
 from mla_cost.pricing.resolve import named, refuse_tensor_parallel, symbol_values, usual_sp
 from mla_cost.studies.sweep.axes import COUNTS, SweepAxis
+from mla_cost.studies.sweep.joined import AnyAxis, JointAxis, parts_of
 
 BOX: Final = 12288  # numeric points: what a box works on should stay in a core's own cache
 LEAST: Final = 1024
@@ -53,19 +54,22 @@ class Box(NamedTuple):
 class Grid:
     """Every point, unpriced."""
 
-    def __init__(self, settings: PlanSettings, axes: Sequence[SweepAxis]) -> None:
+    def __init__(self, settings: PlanSettings, axes: Sequence[AnyAxis]) -> None:
         self._require(settings)
         self.settings = settings
-        self.axes = tuple(axes)
-        given = {axis.name: axis for axis in axes}
+        self.joint = tuple(axis for axis in axes if isinstance(axis, JointAxis))
+        self.axes = tuple(part for axis in axes for part in parts_of(axis))
+        given = {axis.name: axis for axis in axes if isinstance(axis, SweepAxis)}
         self.devices = _devices(settings, given.pop("device", None))
         form = given.pop("form", None) or SweepAxis("form", settings.form)
         if not form.values:
             raise InputError("name at least one form", field="form", allowed=", ".join(FORMS))
-        numbers = [axis for axis in given.values() if self.is_number(axis)]
-        self.numbers: tuple[SweepAxis, ...] = tuple(numbers)
-        rest = [axis for axis in given.values() if axis not in numbers]
-        self.choices: tuple[SweepAxis, ...] = _in_order(axes, [*rest, form])
+        self.numbers: tuple[AnyAxis, ...] = tuple(
+            axis for axis in axes if isinstance(axis, JointAxis) or (axis.name in given and self.is_number(axis))
+        )
+        self.fields = tuple((part, at) for at, axis in enumerate(self.numbers) for part in parts_of(axis))
+        rest = [axis for axis in given.values() if axis not in self.numbers]
+        self.choices: tuple[SweepAxis, ...] = _in_order(self.axes, [*rest, form])
         for name in form.values:
             named("form", name, FORMS)
         models = next((axis.values for axis in given.values() if axis.name == "model"), (settings.model,))
@@ -73,7 +77,7 @@ class Grid:
         self.shape = tuple(len(axis.values) for axis in self.numbers)
         self.num_numbers = math.prod(self.shape)
         self.num_choices = math.prod(len(axis.values) for axis in self.choices)
-        self.own_sp = self._shares(axes)
+        self.own_sp = self._shares(self.axes)
         self._choices: dict[int, Choice] = {}
         self._spreads: dict[tuple[str, int], NDArray[Any]] = {}
         self._cut()
@@ -176,15 +180,15 @@ class Grid:
     @cached_property
     def along(self) -> dict[str, tuple[int, Floats]]:
         """Of every number, `sp` or `dims.heads`, the axis that sets it (-1: none) and its values along that axis."""
-        place = {axis.name: at for at, axis in enumerate(self.numbers)}
+        place = {part.name: at for part, at in self.fields}
+        given = {part.name: part.values for part, _ in self.fields}
         found = {}
         for name in COUNTS["attention"]:
-            at = place.get(name, -1)
-            found[name] = (at, _floats(self.numbers[at].values if at >= 0 else [getattr(self.settings, name)]))
+            found[name] = (place.get(name, -1), _floats(given.get(name, [getattr(self.settings, name)])))
         for field in AttentionDims.model_fields:
             name = f"{DIMS}{field}"
             at = place.get(name, place.get("model", -1))
-            values = self.numbers[at].values if name in place else [getattr(model.dims, field) for model in self.models]
+            values = given[name] if name in given else [getattr(model.dims, field) for model in self.models]
             found[name] = (at, _floats(values))
         widths = [(model.indexer or {}).get(INDEXED, 0) for model in self.models]
         found[INDEXED] = (place.get("model", -1), _floats(widths))
@@ -222,7 +226,7 @@ class Grid:
         number, device = divmod(index, len(self.devices))
         which, inside = divmod(number, self.num_numbers)
         at = _unravel(inside, self.shape)
-        taken = {axis.name: axis.values[where] for axis, where in zip(self.numbers, at, strict=True)}
+        taken = {part.name: part.values[at[place]] for part, place in self.fields}
         where = next((at[n] for n, axis in enumerate(self.numbers) if axis.name == "model"), 0)
         model = self.models[where]
         dims = {name.removeprefix(DIMS): value for name, value in taken.items() if name.startswith(DIMS)}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +25,19 @@ from mla_cost.inputs.config import validated
 from mla_cost.inputs.given import items
 from mla_cost.inputs.given import name as name_of
 from mla_cost.inputs.given import names as names_of
+from mla_cost.inputs.keywords import SettingKeywords
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.scopes import require_scope
 from mla_cost.results import Plan, html
-from mla_cost.results.columns import NAMES, OF_DEVICES, TIMES, Column
+from mla_cost.results.columns import NAMES, OF_DEVICES, RANKS, TIMES, WORLD, Column
 from mla_cost.studies.planned import plan_of
 from mla_cost.studies.sweep.attention import AttentionSweep
-from mla_cost.studies.sweep.axes import SweepAxis, axes_of, expand, is_glob
+from mla_cost.studies.sweep.axes import expand, is_glob
 from mla_cost.studies.sweep.columns import Columns, stored, table, without
 from mla_cost.studies.sweep.grid import Box, Choice, Grid, ModelGrid
+from mla_cost.studies.sweep.joined import AnyAxis, all_axes
 from mla_cost.studies.sweep.stages import Stages
+from mla_cost.studies.workers import TaskExecutor, in_order, require_executor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +48,8 @@ Where = Mapping[str, Any] | Callable[[Columns], Any] | None
 MOST_WANTED: Final = 100_000
 LARGEST: Final = 2**63
 _WANTED: Final = "a number, a name, or a list of them"
+WORTH_A_JOURNEY: Final = 100_000  # points of a task for another machine
+LEAST_TASKS: Final = 64
 SAMPLE: Final = 8  # points of every run that the int evaluator prices again
 
 
@@ -86,7 +92,17 @@ class Sweep:
     Rows are in a fixed order: choices such as form and kernel vary slowest, then numbers, then devices.
     """
 
-    def __init__(self, settings: PlanSettings, axes: Sequence[SweepAxis], *, timed: bool = False) -> None:
+    def __init__(
+        self,
+        settings: PlanSettings,
+        axes: Sequence[AnyAxis],
+        executor: TaskExecutor | None = None,
+        *,
+        timed: bool = False,
+    ) -> None:
+        """executor: who prices what is asked for in full, in place of this machine's cores."""
+        self._asked = settings, tuple(axes), timed
+        self.executor = executor
         self.grid: Grid
         self.scope: Scope
         if settings.scope == "model":
@@ -101,7 +117,9 @@ class Sweep:
         return len(self.grid)
 
     def __repr__(self) -> str:
-        axes = " x ".join(f"{axis.name} ({len(axis.values):,})" for axis in self.grid.axes)
+        apart = [axis for axis in self.grid.axes if not any(axis.name in joint.names for joint in self.grid.joint)]
+        each: list[AnyAxis] = [*apart, *self.grid.joint]
+        axes = " x ".join(f"{axis.name} ({len(axis.values):,})" for axis in each)
         return f"<Sweep of {len(self):,} points: {axes}>"
 
     @cached_property
@@ -123,6 +141,11 @@ class Sweep:
         }
 
     @property
+    def left_out(self) -> str:
+        """How many combinations are no points, since an expression has no whole number there; empty where none is."""
+        return "; ".join(joint.told for joint in self.grid.joint if joint.left_out)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns, in order."""
         return tuple(column.name for column in self.table)
@@ -133,6 +156,8 @@ class Sweep:
         """Every column in full. workers: processes, one for each core by default; 1 stays in this process."""
         if workers is not None and (type(workers) is not int or workers < 1):
             raise InputError("must be a number of processes", field="workers", value=workers, allowed="1 or more, null")
+        if self.executor is not None:
+            return self._joined()
         workers = workers or cores.available()
         size, boxes = len(self.grid.devices), self.grid.num_boxes
         fork = workers > 1 and boxes > 1 and len(self) >= self.scope.fork_from and cores.can_fork()
@@ -150,6 +175,14 @@ class Sweep:
             require_equal(index, {name: column[index] for name, column in found.items()}, self.scope.expected(index))
         return found
 
+    def _joined(self) -> Columns:
+        """All chunks one after another."""
+        found = self._empty(len(self))
+        for chunk in self.chunks():
+            for name, column in chunk.columns.items():
+                found[name][chunk.start : chunk.start + len(column)] = column
+        return found
+
     def _together(self, workers: int) -> int:
         """Boxes that one process should fill: those of a choice, where each costs and there are enough for all."""
         own = self.scope.compiles and self.grid.num_choices >= 2 * workers
@@ -158,13 +191,29 @@ class Sweep:
     def chunks(self, start: int = 0) -> Iterator[PointRange]:
         """The points in order, a bounded number at a time. start: a point at which a chunk starts."""
         self._require_point("start", start)
-        size = len(self.grid.devices)
         sample = self._sample()
-        for number in range(self._box_at(start), self.grid.num_boxes):
-            choice, box = self._task(number)
-            columns = self._empty(box.size * size)
-            self._fill(choice, box, columns)
-            yield self._checked(PointRange((choice.number * self.grid.num_numbers + box.start) * size, columns), sample)
+        first, last = self._box_at(start), self.grid.num_boxes
+        if self.executor is None:
+            found: Iterator[PointRange] = map(self.chunk, range(first, last))
+        else:
+            asked, step = pickle.dumps(self._asked), self._boxes_at_once()
+            tasks = [(asked, at, min(at + step, last)) for at in range(first, last, step)]
+            found = (part for parts in in_order(self.executor, _chunks_of, tasks) for part in parts)
+        for chunk in found:
+            yield self._checked(chunk, sample)
+
+    def chunk(self, number: int) -> PointRange:
+        """The points of one box, by its number among all."""
+        size = len(self.grid.devices)
+        choice, box = self._task(number)
+        columns = self._empty(box.size * size)
+        self._fill(choice, box, columns)
+        return PointRange((choice.number * self.grid.num_numbers + box.start) * size, columns)
+
+    def _boxes_at_once(self) -> int:
+        """Boxes of a task: enough points to be worth a journey, and tasks enough to keep workers busy to the end."""
+        points = max(1, len(self) // self.grid.num_boxes)
+        return max(1, min(WORTH_A_JOURNEY // points, self.grid.num_boxes // LEAST_TASKS))
 
     def _checked(self, chunk: PointRange, sample: Sequence[int]) -> PointRange:
         count = len(chunk.columns["status"])
@@ -203,12 +252,15 @@ class Sweep:
 
     def _fill_settings(self, choice: Choice, box: Box, views: Columns) -> None:
         grid = self.grid
-        for at, axis in enumerate(grid.numbers):
+        for axis, at in grid.fields:
             values = grid.spread(f"column {axis.name}", stored(axis), at, box)
             for device in range(len(grid.devices)):
                 views[axis.name][:, device] = values
         if grid.own_sp:
             views["sp"][:] = np.broadcast_to(grid.values(box)["P"], box.size)[:, None]
+        views[RANKS][:] = 1
+        for name in WORLD[grid.settings.scope]:
+            views[RANKS][:] *= views[name] if name in views else getattr(grid.settings, name)
         for where, axis in zip(choice.at, grid.choices, strict=True):
             if axis.name not in NAMES:
                 views[axis.name][:] = stored(axis)[where]
@@ -527,24 +579,42 @@ def extra(module: str, name: str) -> Any:
 # ---- the question
 
 
+@lru_cache(maxsize=2)
+def _again(asked: bytes) -> Sweep:
+    """A sweep in a worker, which keeps what its boxes share."""
+    settings, axes, timed = pickle.loads(asked)  # noqa: S301  # what this program has handed to its worker
+    return Sweep(settings, axes, timed=timed)
+
+
+def _chunks_of(asked: bytes, first: int, last: int) -> list[PointRange]:
+    """What a worker does: some boxes of a sweep."""
+    return list(map(_again(asked).chunk, range(first, last)))
+
+
 def sweep(
     model: Any = defaults.MODEL,
     device: Any = defaults.DEVICES,
     *,
     over: Mapping[str, Any],
+    together: Mapping[str, Any] | None = None,
+    executor: Any = None,
     scope: str = defaults.SCOPE,
     time: bool = False,
-    **settings: Any,
+    form: str | Sequence[str] = "all",
+    dims: Mapping[str, Any] | None = None,
+    **settings: Unpack[SettingKeywords],
 ) -> Sweep:
     """Every form at every setting of a grid, priced when asked for: `len`, `.to_numpy()`, `.best()`, `.pareto()`.
 
     over: fields of a plan and their values: a list, a range, or text such as "4096..131072*2", "1..64+1", "bf16,fp32";
-    for names globs too ("deepseek-*", "all"). model, device and settings: what stays the same, as `mla_cost.plan`
-    takes it. scope "model" prices the worst stage of the whole model: degrees and micro-batches vary too, and columns
-    tell its states, what is sent by mesh axis, and flops. time: with seconds of an optimizer step, tokens a second of
-    all devices, model flops utilisation, idle and exposed seconds, bytes sent between nodes; of blocks seconds, forward
-    and backward; by the rules of a plan. Raises `mla_cost.InputError` for bad input; a combination that cannot be is a
-    row with its reason.
+    for names globs too ("deepseek-*", "all"); for a number an expression of others, "64/(tp*sp*pp)", where combinations
+    without a whole number are left out. together: lists of one length that go side by side. executor: any
+    `concurrent.futures.Executor` (processes, dask's, Ray's, mpi4py's), whose workers price chunks. model, device and
+    settings: what stays the same, as `mla_cost.plan` takes it. scope "model" prices the worst stage of the whole model:
+    degrees and micro-batches vary too, and columns tell its states, what is sent by mesh axis, and flops. time: with
+    seconds of an optimizer step, tokens a second of all devices, model flops utilisation, idle and exposed seconds,
+    bytes sent between nodes; of blocks seconds, forward and backward; by the rules of a plan. Raises
+    `mla_cost.InputError` for bad input; a combination that cannot be is a row with its reason.
 
     >>> import mla_cost
     >>> over = {"seq_len": "4096..131072*2", "sp": [4, 8], "form": "all"}
@@ -554,15 +624,22 @@ def sweep(
     >>> study.best(by=("wire_bytes", "required_bytes"), where={"seq_len": 16384, "status": "fits"})["form"]
     'laga'
     """
-    if not isinstance(over, Mapping):
-        raise InputError("must be a mapping of fields to values", field="over", value=over)
+    _require_kinds(over, together, time)
+    require_executor(executor)
     varying = dict(over)
-    given: dict[str, Any] = {"form": tuple(FORMS), "scope": scope, **settings}
+    given: dict[str, Any] = {"form": tuple(FORMS) if form == "all" else form, "scope": scope, **settings}
+    given |= {} if dims is None else {"dims": dims}
     for name, value in (("model", model), ("device", device), ("form", given["form"])):
         _place(name, value, varying, given)
+    return of(validated(PlanSettings, given), varying, together or {}, executor, timed=time)
+
+
+def _require_kinds(over: Any, together: Any, time: Any) -> None:
+    for field, value in (("over", over), ("together", {} if together is None else together)):
+        if not isinstance(value, Mapping):
+            raise InputError("must be a mapping of fields to values", field=field, value=value)
     if not isinstance(time, bool):
         raise InputError("must be true or false", field="time", value=time)
-    return of(validated(PlanSettings, given), varying, timed=time)
 
 
 def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]) -> None:
@@ -579,9 +656,21 @@ def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]
         given[name] = tuple(expand(name, names))
 
 
-def of(settings: PlanSettings, over: Mapping[str, Any], *, timed: bool = False) -> Sweep:
-    """The sweep of a plan's settings over axes. timed: with columns of time."""
+def of(
+    settings: PlanSettings,
+    over: Mapping[str, Any],
+    together: Mapping[str, Any] | None = None,
+    executor: TaskExecutor | None = None,
+    *,
+    timed: bool = False,
+) -> Sweep:
+    """The sweep of a plan's settings over axes. together, executor: as `sweep`. timed: with columns of time.
+
+    Raises:
+        InputError: bad input.
+
+    """
     if settings.scope != "model":  # of a model, the grid says so of its layers
         require_scope(settings)
     settings = settings.by_scope()
-    return Sweep(settings, axes_of(settings, over), timed=timed)
+    return Sweep(settings, all_axes(settings, over, together or {}), executor, timed=timed)

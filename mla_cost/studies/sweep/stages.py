@@ -61,7 +61,7 @@ class Stages:
     def _columns(self, box: Box) -> dict[str, Ints]:
         """The numbers of a box, an array each."""
         found = {}
-        for at, axis in enumerate(self.grid.numbers):
+        for axis, at in self.grid.fields:
             if axis.name in COUNTS["model"]:
                 values = self.grid.spread(f"points {axis.name}", np.asarray(axis.values, np.int64), at, box)
                 found[axis.name] = np.broadcast_to(values, box.size)
