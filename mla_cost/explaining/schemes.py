@@ -59,9 +59,9 @@ _PAGE: Final = """<!-- made by docs/build.py -->
 ![{name}: who holds what](../pictures/schemes/{name}.svg)
 
 Four ranks, a sequence in eight chunks (left to right), four heads (top to bottom): dark is what a rank holds, light
-what comes from others while it attends. Bytes below are those of one block and rank in bf16, more than one rank and head, by
-the symbols of [notation.md](../notation.md); a scheme of another implementation's attention call stands here in a block
-of plain torch.
+what comes from others while it attends. Bytes below are those of one block and rank in bf16, more than one rank and
+head, by the symbols of [notation.md](../notation.md); a scheme of another implementation's attention call stands here
+in a block of plain torch.
 """
 
 
