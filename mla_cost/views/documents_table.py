@@ -24,8 +24,8 @@ def show(answer: Mapping[str, Any]) -> None:
     share = 100 * answer["flops"] / answer["as_one_flops"]
     head = (
         f"{len(lengths)} documents, {total:,} tokens over sp {answer['sp']}, {answer['model']}: attention of one layer "
-        f"{answer['flops'] / 1e12:,.2f} TFLOP forward, {share:.1f} % of one sequence of that length, as which a plan is "
-        "priced."
+        f"{answer['flops'] / 1e12:,.2f} TFLOP forward, {share:.1f} % of one sequence of that length, as which a plan "
+        "is priced."
     )
     timed = answer["device"] is not None
     names = ("way", "tokens", "busiest", "padding", "sent", "expanded", "latent", *("time",) * timed, "basis")
