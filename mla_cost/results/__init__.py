@@ -86,7 +86,10 @@ class Memory(NamedTuple):
 
 
 class CollectiveCost(NamedTuple):
-    """One collective of one rank. payload: the tensor handed over; wire: what the rank sends of it."""
+    """One collective of one rank. payload: the tensor handed over; wire: what the rank sends of it.
+
+    apart: how many places of the axis lie between neighbours of the group, more than one for a group of groups.
+    """
 
     kind: str
     tensor: str
@@ -97,6 +100,15 @@ class CollectiveCost(NamedTuple):
     dtype: str
     payload_bytes: int
     wire_bytes: int
+    apart: int = 1
+
+
+class AxisLinks(NamedTuple):
+    """What one rank sends over an axis, by link: to ranks of its own node, and to those of others. Bytes."""
+
+    axis: str
+    inside_bytes: int
+    between_bytes: int
 
 
 class Traffic(NamedTuple):
@@ -107,11 +119,12 @@ class Traffic(NamedTuple):
 
 
 class Communication(NamedTuple):
-    """What one rank hands to collectives and sends."""
+    """What one rank hands to collectives and sends. links: by axis, adding up to the wire bytes; of a device."""
 
     forward: Traffic = Traffic()
     backward: Traffic = Traffic()
     collectives: tuple[CollectiveCost, ...] = ()
+    links: tuple[AxisLinks, ...] = ()
 
 
 class FlopCount(NamedTuple):
@@ -253,6 +266,17 @@ class Time(NamedTuple):
     price: float | None = None
     estimated: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def too_close(self, other: "Time") -> bool:
+        """Whether the ceilings' spread could turn the order of two plans on one device.
+
+        What is equal in both cancels; of the rest each part may be off by as much as the whole is.
+        """
+        gap = abs(other.total.seconds - self.total.seconds)
+        ours, theirs = ({part.name: part.seconds for part in time.parts} for time in (self, other))
+        apart = sum(abs(ours.get(name, 0.0) - theirs.get(name, 0.0)) for name in ours.keys() | theirs.keys())
+        spread = (other.total.high - other.total.low) / 2 / other.total.seconds
+        return gap < apart * spread
 
 
 class TraceSlice(NamedTuple):

@@ -125,6 +125,18 @@ def test_at_either_end_two_levels_are_one_of_the_two(sp):
         assert nested.flops == alone.flops
 
 
+def test_at_either_end_in_a_whole_model():
+    """With tensor, pipeline and expert parallelism, attention run again in backward."""
+    asked: dict[str, Any] = {
+        "model": "moonlight-16b-a3b", "scope": "model", "seq_len": 8192, "tp": 2, "sp": 4, "pp": 3, "ep": 4, "dp": 2,
+        "micro_batches": 6, "remat": "core_attn", "device": None,
+    }  # fmt: skip
+    for inside, pure in ((4, "ulysses"), (1, "ring-own")):
+        nested, alone = row("usp", sp_inside=inside, **asked), row(pure, **asked)
+        assert nested.memory == alone.memory
+        assert nested.communication == alone.communication
+
+
 def test_a_window_turns_inside_while_its_chunks_go_on():
     """Of 16 ranks in windows of 2: eight hops inside, seven between; of 8 in windows of 4: six and one."""
     one = 2 * 64 // 16 * 8 * (12 + 8)

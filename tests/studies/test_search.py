@@ -35,7 +35,7 @@ from mla_cost.studies.search.order import Table, each
 from mla_cost.studies.search.parallel_configs import Tally, _of_search, parallel_configs
 from mla_cost.studies.search.pool import tables
 from mla_cost.studies.search.reported import candidate, checked
-from mla_cost.studies.search.result import _question
+from mla_cost.studies.search.result import SAMPLE, _question
 from mla_cost.studies.search.space import Space
 
 LAYERS, EXPERTS, HEADS, FFN, EXPERT_FFN = 5, 6, 8, 96, 48
@@ -207,17 +207,20 @@ def test_each_rule_is_counted_with_an_example_and_a_way_out(tiny):
 # ---- figures: every candidate against plans, brute force
 
 
-FEW: dict[str, Any] = {"sharding": ["distributed", "zero2"], "remat": ["none", "full"]}
+FEW: dict[str, Any] = {"sharding": ["distributed", "zero2"], "remat": ["none"]}
+ONE: dict[str, Any] = {"form": "explicit", "scheme": "ulysses", "sharding": "distributed", "remat": "none"}
 FEW["scheme"] = ["ulysses", "latent-gather", "kv-gather"]  # of these, absorbed and laga have one
+
+
+PAIRS = (("explicit", "ulysses"), ("absorbed", "latent-gather"), ("laga", "latent-gather"))
 
 
 def brute(model: str, devices: int, batch: int, seq_len: int, **asked: Any) -> dict[tuple[Any, ...], Figures]:
     """Every plan that is not illegal, by its settings. Where one rank has a sequence, a form's own scheme only."""
     found = {}
-    pairs = [("explicit", "ulysses"), ("absorbed", "latent-gather"), ("laga", "latent-gather")]
-    others = [("explicit", "latent-gather"), ("explicit", "kv-gather")]
+    others = (("explicit", "latent-gather"), ("explicit", "kv-gather"))
     for config in parallel_configs(question(model, devices, batch, seq_len), Tally()):
-        schemes = pairs if config.sp == 1 else pairs + others
+        schemes = PAIRS if config.sp == 1 else PAIRS + others
         for (form, scheme), sharding, remat in product(schemes, FEW["sharding"], FEW["remat"]):
             if sharding == "zero2" and config.pp > 1:
                 continue
@@ -263,9 +266,9 @@ def test_counts_and_order_are_those_of_brute_force(tiny, everything):
     assert set(found.counts) == {"fits", "tight", "oom"}
     alone = [config.sp == 1 for config in parallel_configs(question(tiny, 4, 4, 64), Tally())]
     each_place = [3 if one_rank else 5 for one_rank in alone]  # programs: one per form, or as many as have schemes
-    refused = 4 * len(alone)  # ulysses and kv-gather, with absorbed and with laga
+    refused = 2 * 4 * len(alone)  # ulysses and kv-gather, with absorbed and with laga, of either sharding
     ruled = sum(row.number for row in found.ruled_out if row.of == "candidates")
-    assert found.candidates + ruled == 4 * (sum(each_place) + refused)
+    assert found.candidates + ruled == 2 * sum(each_place) + refused
     layouts: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
     for key, row in everything.items():
         if row.status in FIT:
@@ -307,7 +310,30 @@ def test_the_pareto_set_is_that_of_brute_force(tiny, everything):
     assert len(found.pareto) == len(kept)
 
 
-def beats(other: tuple[int, ...], one: tuple[int, ...]) -> bool:
+def test_the_least_time_comes_first_and_no_row_beats_the_set_of_memory_left_against_time(tiny):
+    """Ranked by what `plan` says of time; a row beaten in both memory left and time is not in the set."""
+    found = four(tiny, top=1000, form="laga", remat="none", tp="1,2")
+    fitting = [row for row in found.results if row.status == "fits"]
+    seconds = [row.seconds for row in fitting if row.seconds is not None]
+    assert len(seconds) == len(fitting)
+    assert seconds == sorted(seconds)
+    first = fitting[0]
+    assert first.seconds is not None
+    assert first.tokens_per_second == pytest.approx(4 * 64 / first.seconds)
+    (again,) = mla_cost.plan(tiny, DEVICE, seq_len=64, reserve=SOME, **as_plan(first)).results
+    assert again.time is not None
+    assert (first.seconds, first.seconds_low) == pytest.approx((again.time.total.seconds, again.time.total.low))
+    assert [row.too_close is None for row in found.results] == [at >= SAMPLE for at in range(len(found.results))]
+    assert not first.too_close
+    kept = [(-row.headroom_bytes, row.seconds or 0.0) for row in found.time_pareto]
+    for one in (*fitting, *found.time_pareto, *found.pareto):
+        assert one.seconds is not None
+        mine = (-one.headroom_bytes, one.seconds)
+        assert any(other[0] <= mine[0] and other[1] <= mine[1] for other in kept)
+    assert not any(beats(other, one) for other in kept for one in kept)
+
+
+def beats(other: tuple[Any, ...], one: tuple[Any, ...]) -> bool:
     return other != one and all(mine <= yours for mine, yours in zip(other, one, strict=True))
 
 
@@ -332,7 +358,8 @@ def node(found: Candidate, ranks: int) -> tuple[int, int]:
 
 def test_the_weight_counts_bubbles_and_tells_the_links_of_a_node_apart(tiny):
     """By figures typed from the device's file: 312 Tflop/s, 300 GB/s inside a node of 8, 25 GB/s between nodes."""
-    found = mla_cost.search(tiny, DEVICE, devices=16, global_batch=32, seq_len=64, top=100, remat="none")
+    asked: dict[str, Any] = {"devices": 16, "global_batch": 32, "seq_len": 64, "top": 100, **ONE}
+    found = mla_cost.search(tiny, DEVICE, **asked, by="weight")
     assert found.inputs["max_idle"] == 20
     assert any(row.between_nodes_bytes for row in found.results)
     for row in found.results:
@@ -348,7 +375,20 @@ def test_the_weight_counts_bubbles_and_tells_the_links_of_a_node_apart(tiny):
 
 
 REPLAYED: list[tuple[str, dict[str, Any]]] = [
-    ("deepseek-v2-lite", {"devices": 16, "global_batch": 64, "seq_len": 4096, "remat": ["none", "full"], "top": 8}),
+    (
+        "deepseek-v2-lite",
+        {
+            "devices": 16,
+            "global_batch": 64,
+            "seq_len": 4096,
+            "remat": ["none", "full"],
+            "form": ["explicit", "laga"],
+            "tp": [1, 2],
+            "micro_batch": 1,
+            "sharding": "distributed",
+            "top": 4,
+        },
+    ),
     (
         "moonlight-16b-a3b",
         {
@@ -357,7 +397,7 @@ REPLAYED: list[tuple[str, dict[str, Any]]] = [
             "seq_len": 8192,
             "profile": "megatron",
             "form": "explicit",
-            "top": 6,
+            "top": 4,
             "virtual_stages": [1, 2],
             "dims": {"heads": 32},
             "reserve": {"NCCL buffers": 2**30},
@@ -415,6 +455,7 @@ def test_a_miss_keeps_to_the_limits_of_the_search():
         remat="full",
         sharding="distributed",
         micro_batch=1,
+        sp=1,
     )
     miss = found.nearest_miss
     assert miss is not None
@@ -443,7 +484,7 @@ def test_axes_narrow_the_space(tiny):
 
 
 def test_of_several_counts_the_fewest_devices_come_first(tiny):
-    found = mla_cost.search(tiny, DEVICE, devices="2..8*2", global_batch=8, seq_len=64, top=1000, **FEW)
+    found = mla_cost.search(tiny, DEVICE, devices="2..8*2", global_batch=8, seq_len=64, top=1000, **ONE)
     numbers = [row.devices for row in found.results]
     assert numbers == sorted(numbers)
     assert set(numbers) == {2, 4, 8}
@@ -452,11 +493,13 @@ def test_of_several_counts_the_fewest_devices_come_first(tiny):
 
 
 def test_the_runner_up_lost_by_what_the_figures_say(tiny):
-    found = four(tiny, top=2)
+    found = four(tiny, top=2, **ONE)
     first, second = found.results
     assert found.runner_up is not None
-    assert f"{second.weight_seconds:,.3f} s against {first.weight_seconds:,.3f}" in found.runner_up
-    assert four(tiny, top=1).runner_up is None
+    assert first.seconds is not None
+    assert second.seconds is not None
+    assert f"takes {second.seconds:,.3f} s a step against {first.seconds:,.3f}" in found.runner_up
+    assert four(tiny, top=1, **ONE).runner_up is None
 
 
 def test_another_profile_has_its_policies_and_refusals(tiny):
@@ -473,9 +516,27 @@ def test_another_profile_has_its_policies_and_refusals(tiny):
 @pytest.mark.parametrize(
     ("model", "asked"),
     [
-        ("deepseek-v3", {"profile": "megatron", "virtual_stages": [1, 2], "micro_batch": 1}),
-        ("deepseek-v3", {"virtual_stages": [1, 4], "max_tp": 2, "gradient_dtype": "bf16", "remat": ["none", "moe"]}),
-        ("deepseek-v2-lite", {"kernel": "eager", "sharding": "ddp", "remat": ["core_attn+mlp", "full"]}),
+        ("deepseek-v3", {"profile": "megatron", "virtual_stages": [1, 2], "micro_batch": 1, "remat": "mla_up_proj"}),
+        (
+            "deepseek-v3",
+            {
+                "form": ("laga",),
+                "tp": 1,
+                "virtual_stages": [1, 4],
+                "max_tp": 2,
+                "gradient_dtype": "bf16",
+                "remat": ["none", "moe"],
+            },
+        ),
+        (
+            "deepseek-v2-lite",
+            {
+                "form": ("explicit", "absorbed"),
+                "kernel": "eager",
+                "sharding": "ddp",
+                "remat": ["core_attn+mlp", "full"],
+            },
+        ),
         ("minicpm3-4b", {"remat": ["none", "mlp"], "sharding": "zero1", "moment_dtype": "bf16"}),
     ],
 )
@@ -483,9 +544,10 @@ def test_random_candidates_are_plans(model, asked):
     """Wherever they rank: `checked` compares status, bytes and flops with a plan and its levers."""
     space, found = priced_space(model, 16, 32, 4096, **asked)
     draw = random.Random(0)  # noqa: S311  (no secret)
-    rows = [draw.choice(each(table)) for table in found for _ in range(6)]
+    rows = [draw.choice(each(draw.choice(found))) for _ in range(8)]
     for row in rows:
-        verdict, reported = checked(space, row), candidate(space, row)
+        verdict, reported = checked(space, row).verdict, candidate(space, row)
+        assert verdict is not None
         assert (reported.status, reported.required_bytes) == (verdict.status, verdict.required_bytes)
         assert sum(reported.sent_by_axis.values()) == reported.sent_bytes
 
@@ -503,13 +565,14 @@ def priced_space(model: str, devices: int, batch: int, seq_len: int, **asked: An
 
 
 def test_where_nothing_fits_the_nearest_is_told_with_what_it_lacks(tiny):
-    found = four(tiny, reserve=NONE)
+    found = four(tiny, reserve=NONE, **ONE)
     assert found.results == found.pareto == ()
     miss = found.nearest_miss
     assert miss is not None
     assert miss.candidate is not None
-    missing = brute(tiny, 4, 4, 64, reserve=NONE)
-    least = min(row.required - row.usable for row in missing.values())
+    configs = parallel_configs(question(tiny, 4, 4, 64), Tally())
+    every = (planned(tiny, seq_len=64, kernel="auto", reserve=NONE, **config.stated, **ONE) for config in configs)
+    least = min(row.required - row.usable for row in every if row is not None)
     assert miss.short_bytes == least == -miss.candidate.headroom_bytes
     assert miss.remedy is not None
 
@@ -582,7 +645,7 @@ def test_a_search_without_a_size_says_what_it_took():
 
 
 def test_a_kernel_that_nothing_trains_is_told_with_its_reason(tiny):
-    found = mla_cost.search(tiny, "910b-64gb", devices=2, global_batch=2, seq_len=64, kernel="flash", form="explicit")
+    found = mla_cost.search(tiny, "910b-64gb", devices=2, global_batch=2, seq_len=64, kernel="flash", **ONE)
     assert set(found.counts) == {"unsupported"}
     miss = found.nearest_miss
     assert miss is not None
@@ -613,9 +676,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> s
 def test_the_command_prints_what_python_answers(tiny, capsys):
     flags = ["--model", tiny, "--device", DEVICE, "--devices", "4", "--global-batch", "4", "--seq-len", "64"]
     flags += ["--max-idle", "100"]
-    flags += [f"--{name}={','.join(values)}" for name, values in FEW.items()]
+    flags += [f"--{name}={value}" for name, value in ONE.items()]
     flags += [f"--reserve={name}={amount}" for name, amount in SOME.items()]
-    found = four(tiny)
+    found = four(tiny, **ONE)
     reported = json.loads(run(capsys, *flags, "--format", "json"))
     assert reported == json.loads(found.to_json())
     assert reported["schema"] == "mla-cost/search/1"
@@ -624,7 +687,8 @@ def test_the_command_prints_what_python_answers(tiny, capsys):
     assert tuple(rows[0]) == Candidate._fields
     text = run(capsys, *flags, "--pareto")
     assert f"{found.candidates:,} candidates" in text
-    assert "it ranks and predicts nothing" in " ".join(text.split())
+    assert "in order of least time of a step (most tokens a second)" in " ".join(text.split())
+    assert "it ranks and predicts nothing" in " ".join(run(capsys, *flags, "--by", "weight").split())
     assert found.best is not None
     assert found.best.command in text
     assert "None beats these" in text
@@ -643,7 +707,7 @@ def test_a_plan_gives_devices_and_global_batch(tiny, tmp_path, capsys):
 
 def test_exit_codes(tiny, capsys):
     flags = ["--model", tiny, "--device", DEVICE, "--devices", "2", "--global-batch", "2", "--seq-len", "64"]
-    flags += ["--remat", "none", "--sharding", "zero1", "--form", "explicit", "--tp", "1"]
+    flags += ["--remat", "none", "--sharding", "zero1", "--form", "explicit", "--tp", "1", "--sp", "1"]
     run(capsys, *flags, "--require-fit")
     full = [*flags, "--other-memory", "79GiB"]
     assert "Nothing fits. What comes nearest" in run(capsys, *full)
@@ -706,12 +770,12 @@ def test_what_follows_from_the_search_cannot_be_fixed(tiny):
 
 
 def test_two_processes_find_what_one_finds(tiny, monkeypatch):
-    asked: Any = {"devices": 8, "global_batch": 32, "seq_len": 256, "top": 5}
+    asked: Any = {"form": "explicit", "scheme": "ulysses", "top": 5}
     monkeypatch.setattr(pool, "available", lambda: 1)
-    alone = mla_cost.search(tiny, "a100-80gb", **asked).to_dict()
+    alone = four(tiny, **asked).to_dict()
     monkeypatch.setattr(pool, "available", lambda: 2)
     monkeypatch.setattr(pool, "MANY", 0)
-    assert mla_cost.search(tiny, "a100-80gb", **asked).to_dict() == alone
+    assert four(tiny, **asked).to_dict() == alone
 
 
 def test_what_a_search_prints_can_be_planned(capsys):
