@@ -20,10 +20,6 @@ from mla_cost.declared.schemes import SCHEMES
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-<<<<<<< HEAD
-from mla_cost.language.dims import AT_ONCE, NESTED, OTHERS, follow
-=======
->>>>>>> main
 from mla_cost.language.machine import DTYPE_BYTES
 from mla_cost.language.program import ProgramError, sizes_asked
 from mla_cost.language.workspace import kinds_of
@@ -143,11 +139,6 @@ class Table:
             compiled(LayerAsked(reduced(point.key), self.question.kinds, settings.causal, gathered)) for point in points
         ]
         values = known.floats(where)
-<<<<<<< HEAD
-        of_ranks = {*OTHERS, *AT_ONCE}
-        values |= follow(values, of_ranks if "C" in values else of_ranks - NESTED)
-=======
->>>>>>> main
         if any(TOKENS.intersection(monomial) for each in layers for monomial in each.program.monomials):
             routed = tokens(model, fields, self._imbalance)
             values |= {name: column[where] for name, column in routed.items()}

@@ -25,19 +25,9 @@ from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.automatic import trained
 from mla_cost.pricing.key import Key, form_of
 from mla_cost.pricing.resolve import Illegal, inner_values, pads_value, resolve, scheme_of
-<<<<<<< HEAD
-from mla_cost.pricing.usable import Groups, Usable, usable
-from mla_cost.studies.sweep.grid import WIDTHS, Box, Choice, Grid
-
-_FOLLOW: Final = ("s", "u", "l", "r_half", "s_half", *OF_RANKS)
-_WHOLE_HEADS: Final = tuple(name for name in _FOLLOW if name != "l")
-_BITS: Final = ("layers", "P", "s", "b", "l", "n", "h", "d_q", "d_c", "k", "r", "v", "r_half")
-_GROUPS: Final = ("A", "C")
-=======
 from mla_cost.pricing.usable import Usable, usable
 from mla_cost.pricing.whole_model import groups_of_block
 from mla_cost.studies.sweep.grid import Box, Choice, Grid
->>>>>>> main
 
 
 class BoxFigures(NamedTuple):
