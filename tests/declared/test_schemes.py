@@ -33,6 +33,7 @@ LATENTS = 16515072  # 2 * 7 * 2048 * 576
 # scheme: bytes sent forward and backward
 SENT: dict[str, tuple[int, int]] = {
     "ring-own": (RINGS, 3858759680),  # 2 * 7 * T * W and 4 * 8 * T * W
+    "ring-own-contiguous": (RINGS, 3858759680),
     "ring-cycles": (RINGS, 2 * RINGS),
     "ring-mindspeed": (RINGS, 2 * RINGS),
     "ring-cache-full": (RINGS, 1342177280),  # keys and values one hop, gradients seven
@@ -42,6 +43,9 @@ SENT: dict[str, tuple[int, int]] = {
     "gather-heads": (RINGS, 2 * RINGS),
     "kv-gather": (RINGS, RINGS),
     "kv-gather-zigzag": (RINGS, RINGS),
+    "kv-gather-headless": (941359104, 941359104),  # 2 * 7 * T * 32832
+    # inside 3 / 4 of 4 * 128 * 192, one hop of 128 * 384 between two groups; its gradient two hops in fp32
+    "usp-padded": (2 * (150994944 + 100663296), 2 * (150994944 + 100663296) + 8 * 100663296),
     "ulysses": (2 * 146800640, 2 * 146800640),
     "ulysses-padded": (2 * 176160768, 2 * 176160768),
     "ulysses-headless": (2 * 133038080, 2 * 133038080),
