@@ -3,7 +3,7 @@
 The rows of `mla_cost.inputs.table` say what each setting is; here stand their types, for readers and type checkers.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -17,6 +17,7 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -147,16 +148,19 @@ class PlanSettings(BaseModel):
     idle_mlp: Annotated[int, _limits("idle_mlp")] = _default("idle_mlp")
     norm: table.Norm = _default("norm")
     causal: bool = _default("causal")
+    optimizer_offload: Annotated[int, _limits("optimizer_offload")] = _default("optimizer_offload")
     remat: Annotated[str, _limits("remat"), AfterValidator(canonical)] = _default("remat")
     remat_layers: Annotated[int, _limits("remat_layers")] | None = _default("remat_layers")
     profile: table.Profiles = _default("profile")
     dispatcher: table.Dispatcher = _default("dispatcher")
     shared_overlap: table.Switched = _default("shared_overlap")
     rope_fusion: table.Switched = _default("rope_fusion")
+    attention_backend: table.AttentionBackend = _default("attention_backend")
     cross_entropy: table.CrossEntropy = _default("cross_entropy")
     moe_style: table.MoeStyle = _default("moe_style")
     loss_chunks: Annotated[int, _limits("loss_chunks")] = _default("loss_chunks")
     other_memory: Memory = ByteSize(_default("other_memory"))
+    host_memory: Memory = ByteSize(_default("host_memory"))
     devices_per_node: Annotated[int, _limits("devices_per_node")] | None = _default("devices_per_node")
     axis_order: Annotated[str, _limits("axis_order")] = _default("axis_order")
     inter_node_gb_s: Annotated[int, _limits("inter_node_gb_s")] | None = _default("inter_node_gb_s")
@@ -174,6 +178,12 @@ class PlanSettings(BaseModel):
     fragmentation_percent: Annotated[int, _limits("fragmentation_percent")] | None = _default("fragmentation_percent")
     dims: dict[str, Any] = _default("dims")
     facts: dict[str, Any] = _default("facts")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_own_names(cls, given: Any) -> Any:
+        """Settings that are stated by another name of theirs."""
+        return table.by_own_names(given) if isinstance(given, Mapping) else given
 
     def by_scope(self) -> Self:
         """The settings with the defaults of their scope, where nothing was said."""

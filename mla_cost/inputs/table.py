@@ -38,6 +38,7 @@ Norm = Literal["fused", "composite"]
 Profiles = Literal["reference", "megatron"]
 Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 Switched = Literal["off", "on"]
+AttentionBackend = Literal["fused", "unfused", "unfused-in-place"]
 Reshard = Literal["on", "off"]
 CrossEntropy = Literal["native", "no-upcast", "in-place", "native-fused", "fused", "chunked", "te-in-place", "te-fp32"]
 
@@ -78,7 +79,8 @@ class Setting(NamedTuple):
 
     help: what it is, without the default. unit: of a number. least, most: bounds, both included. values: of a choice.
     default: where nothing is said. unsaid: what that is, as the end of a sentence, where the value does not tell it.
-    none: None is a value. metavar, aliases: of the flag; flag: whether there is one, else --set alone offers it.
+    none: None is a value. metavar, aliases: of the flag. also: its other names, in files and from Python too. flag:
+    whether there is one, else --set alone offers it.
     scopes: which have it. reads: which part of pricing depends on it, of what is no number (arrays group by it).
     axes: the scopes in which a sweep goes over it. numbers: those in which that is an array of numbers.
     search: how a search takes it: as one value; over degrees; over choices; it follows from the rest; not at all.
@@ -100,6 +102,7 @@ class Setting(NamedTuple):
     none: bool = False
     metavar: str = ""
     aliases: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
     flag: bool = True
     scopes: tuple[Scope, ...] = BOTH
     reads: frozenset[Reader] = ALL
@@ -122,7 +125,7 @@ class Setting(NamedTuple):
     @property
     def flags(self) -> tuple[str, ...]:
         """Its names on a command line."""
-        return (f"--{self.name.replace('_', '-')}", *self.aliases)
+        return (*(f"--{name.replace('_', '-')}" for name in (self.name, *self.also)), *self.aliases)
 
 
 _DEGREE: Final[Mapping[str, Any]] = {"kind": "count", "unit": "ranks", "default": 1, "least": 1, "most": 2**16}
@@ -273,11 +276,12 @@ _ROWS: Final = (
     ),
     Setting(
         "micro_batch", STEP, "Sequences in a micro-batch", "count", unit="sequences", default=1, least=1, most=2**16,
-        numbers=BOTH, search="degree", formula="plan", heading=True, example="2",
+        numbers=BOTH, search="degree", formula="plan", heading=True, example="2", also=("micro_batch_size",),
     ),
     Setting(
         "micro_batches", STEP, "Micro-batches of a step", "count", unit="micro-batches", default=1, least=1,
         most=2**20, scopes=MODEL, numbers=MODEL, search="follows", heading=True, example="32",
+        also=("num_micro_batches",),
     ),
     Setting(
         "sharding", STEP, "What data-parallel ranks share", "choice", values=tuple(SHARDINGS),
@@ -305,6 +309,10 @@ _ROWS: Final = (
     Setting(
         "optimizer", STEP, "What updates the weights", "choice", values=tuple(OPTIMIZERS), default=defaults.OPTIMIZER,
         scopes=MODEL, reads=STATES, heading=True, example=next(reversed(OPTIMIZERS)),
+    ),
+    Setting(
+        "optimizer_offload", STEP, "Share of a rank's part of the optimizer whose states and step are on the host",
+        "count", unit="%", default=0, least=0, most=100, scopes=MODEL, reads=STATES, example="100",
     ),
     Setting(
         "remat", STEP, "What backward runs again: core_attn, mlp, moe, ...", "text", default="none", most=200,
@@ -401,6 +409,10 @@ _ROWS: Final = (
         reads=LAYERS, own_code=True, example="off",
     ),
     Setting(
+        "attention_backend", CODE, "Whether attention is the kernel's, or products around a softmax",
+        **_choice(AttentionBackend, "fused"), scopes=MODEL, reads=LAYERS | VERDICTS, own_code=True, example="unfused",
+    ),
+    Setting(
         "cross_entropy", CODE, "How the loss is computed", **_choice(CrossEntropy, "native"), scopes=MODEL,
         reads=LAYERS, example="fused",
     ),
@@ -425,6 +437,12 @@ _ROWS: Final = (
     Setting(
         "other_memory", MEMORY, "Memory beside this scope", "bytes", default=0, unit="bytes", metavar="BYTES",
         reads=VERDICTS, heading=True, example="2GiB",
+    ),
+    Setting(
+        "host_memory", MEMORY, "Memory of one node's host for what ranks keep there", "bytes", default=0, unit="bytes",
+        unsaid="the device's own by default, where it is known", metavar="BYTES", scopes=MODEL, reads=NO_BYTES,
+        axes=NOWHERE, idle=(Idle({"optimizer_offload": (0,)}, "optimizer_offload 0 keeps nothing there"),),
+        example="1TiB",
     ),
     Setting(
         "fragmentation_percent", MEMORY, "Visible memory kept as a margin for fragmentation", "count", unit="%",
@@ -496,6 +514,30 @@ TABLE: Final[Mapping[str, Setting]] = {row.name: row for row in _ROWS}
 def rows(**wanted: Any) -> Iterator[Setting]:
     """The settings whose rows have these values, in the table's order."""
     return (row for row in TABLE.values() if all(getattr(row, key) == value for key, value in wanted.items()))
+
+
+_ALSO: Final = {other: row.name for row in TABLE.values() for other in row.also}
+
+
+def own_name(name: Any) -> Any:
+    """The name of a setting in place of another one of its; what is none stays."""
+    return _ALSO.get(name, name) if isinstance(name, str) else name
+
+
+def by_own_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under their own names.
+
+    Raises:
+        ValueError: one that is stated by two of them.
+
+    """
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        own = own_name(name)
+        if own in found:
+            raise ValueError(f"{name} is stated twice: {own} is the same setting")
+        found[own] = value
+    return found
 
 
 def names(**wanted: Any) -> tuple[str, ...]:
