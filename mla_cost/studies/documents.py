@@ -206,7 +206,7 @@ def documents(
     on = catalog.device(device) if device else None
     most, one = limit or ceil_divide(sum(given), sp), Attends(own, tp, on)
     nodes = node or (on.linked_devices if on else NODE)
-    rows = tuple(_row(row, given, Ranks(sp, most, nodes), one) for row in chosen)
+    rows = tuple(_row(row, given, PackRanks(sp, most, nodes), one) for row in chosen)
     pairs = [length * (length + 1) // 2 for length in given]
     whole = sum(given) * (sum(given) + 1) // 2
     by_length = tuple(_of_length(length, given.count(length), one, sum(pairs)) for length in sorted({*given})[::-1])
@@ -237,7 +237,7 @@ def _of_length(length: int, count: int, one: Attends, pairs: int) -> Document:
     return Document(length, count, one.each * own, 100 * count * own / pairs, one.seconds([Shard(0, 0, length, 0)]))
 
 
-class Ranks(NamedTuple):
+class PackRanks(NamedTuple):
     """sp: that share the pack; limit: tokens of one, where documents get ranks by length; node: devices of a node."""
 
     sp: int
@@ -245,7 +245,7 @@ class Ranks(NamedTuple):
     node: int
 
 
-def _row(packing: Packing, lengths: tuple[int, ...], ranks: Ranks, one: Attends) -> DocumentRow:
+def _row(packing: Packing, lengths: tuple[int, ...], ranks: PackRanks, one: Attends) -> DocumentRow:
     if packing.degree != "fixed":
         return _by_groups(packing, lengths, ranks, one)
     inside = min(ranks.sp, ranks.node) if packing.nodes else 1
@@ -269,7 +269,7 @@ def _refused(packing: Packing, why: str) -> DocumentRow:
     return DocumentRow(packing.name, 0, None, 0, 0, 0, 0, packing.basis, packing.source, why=why)
 
 
-def _by_groups(packing: Packing, lengths: tuple[int, ...], ranks: Ranks, one: Attends) -> DocumentRow:
+def _by_groups(packing: Packing, lengths: tuple[int, ...], ranks: PackRanks, one: Attends) -> DocumentRow:
     """Each document in a group of its own. Groups are not laid out in time, so no balance is told."""
     sp = ranks.sp
     if packing.degree == "count":
