@@ -208,10 +208,9 @@ def documents(
     nodes = node or (on.linked_devices if on else NODE)
     rows = tuple(_row(row, given, PackRanks(sp, most, nodes), one) for row in chosen)
     pairs = [length * (length + 1) // 2 for length in given]
-    whole = sum(given) * (sum(given) + 1) // 2
     by_length = tuple(_of_length(length, given.count(length), one, sum(pairs)) for length in sorted({*given})[::-1])
-    each = one.each
-    return Pack(own.name, given, sp, each * sum(pairs), each * whole, rows, by_length, on.name if on else None)
+    flops = one.each * sum(pairs), one.each * (sum(given) * (sum(given) + 1) // 2)
+    return Pack(own.name, given, sp, *flops, rows, by_length, on.name if on else None)
 
 
 class Attends:
