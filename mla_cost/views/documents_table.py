@@ -53,7 +53,7 @@ def _by_length(answer: Mapping[str, Any]) -> TextGrid:
     rows = answer["by_length"]
     for row in rows[:MOST]:
         shares = (f"{row['flops'] / 1e12:,.3f}", f"{row['share']:.1f} %")
-        grid.add(f"{row['length']:,}", f"{row['count']:,}", *shares, *[_time(row["seconds"])] * timed)
+        grid.add(f"{row['length']:,}", f"{row['documents']:,}", *shares, *[_time(row["seconds"])] * timed)
     if len(rows) > MOST:
         rest = rows[MOST:]
         count, share = sum(row["documents"] for row in rest), sum(row["share"] for row in rest)
