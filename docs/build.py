@@ -195,6 +195,8 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield ROOT / "docs" / "formulas.md", formulas.page()
     yield ROOT / "docs" / "cli.md", documented.page()
     yield ROOT / "docs" / "schemes.md", schemes.page()
+    for name, told in schemes.pages():
+        yield ROOT / "docs" / "schemes" / name, told
     for name, drawn in schemes.pictures():
         yield ROOT / "docs" / "pictures" / "schemes" / name, drawn
     if find_spec("matplotlib"):

@@ -16,6 +16,7 @@ def documents(
     model: Annotated[str, typer.Option(help="A model of the catalogue.")] = "deepseek-v3",
     sp: Annotated[int, typer.Option("--sp", "--cp", help="Ranks that share the pack.")] = 8,
     limit: Annotated[str | None, typer.Option(help="Tokens of a rank, where a document gets ranks by length.")] = None,
+    device: Annotated[str | None, typer.Option(help="Whose ceilings times stand on.")] = None,
     way: Annotated[list[str] | None, typer.Option(help="One way to deal them, repeatable; all that were read.")] = None,
     inferred: Annotated[bool, typer.Option(help="Also ways whose transfers are ours, from words.")] = False,
     output: Annotated[Literal["table", "json"], typer.Option("--format", help="How to print it.")] = "table",
@@ -24,9 +25,8 @@ def documents(
     from mla_cost.studies.documents import documents as price
     from mla_cost.studies.documents import tokens
 
-    answer = price(
-        lengths, model=model, sp=sp, limit=tokens("limit", limit) if limit else None, ways=way or (), inferred=inferred
-    ).to_dict()
+    most = tokens("limit", limit) if limit else None
+    answer = price(lengths, model=model, sp=sp, limit=most, ways=way or (), inferred=inferred, device=device).to_dict()
     if output == "json":
         sys.stdout.write(json.dumps(answer, indent=2) + "\n")
         return

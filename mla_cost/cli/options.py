@@ -271,6 +271,11 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             metavar="NAME", example="weights",
         ),
         Option(
+            "documents", OUTPUT,
+            "The sequence is a pack of these documents: tell attention by length, balance, padding and what travels.",
+            "text", metavar="LENGTHS", example="32k,16k,8k*2", idle=("explain_term", "output=csv|markdown"),
+        ),
+        Option(
             "bars", OUTPUT, "Memory as bars: of every form, or of every stage.", "switch",
             idle=("output=json|csv|markdown", *_NO_TABLE),
         ),

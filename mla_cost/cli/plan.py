@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def plan(given: Given) -> None:
         from mla_cost.pricing.whole_model import with_rank
 
         settings = with_rank(settings, given["rank"])
+    settings, pack = _packed(settings, given["documents"])
     if given["require_fit"] and not settings.device:
         raise InputError("a fit needs a device to fit on; name one with --device", field="--require-fit")
     if given["explain_term"] is not None:
@@ -32,7 +34,7 @@ def plan(given: Given) -> None:
         raise InputError("says which picture; name its file with --plot", field="--picture", value=given["picture"])
     answer = _answer(settings, given)
     refused = why_refused(answer)
-    _print(answer, given, refused=bool(refused))
+    _print(answer, given, pack(answer.inputs["sp"]) if pack else None, refused=bool(refused))
     if refused:
         raise InputError(refused)
     if given["plot"] is not None:
@@ -44,6 +46,16 @@ def plan(given: Given) -> None:
 
         write_timeline(settings, given["snapshot_out"])
     raise typer.Exit(1 if given["require_fit"] and not _fits(answer) else 0)
+
+
+def _packed(settings: Any, lengths: str | None) -> tuple[Any, Callable[[int], Mapping[str, Any]] | None]:
+    """The plan of a pack of documents, and what is told of them over so many ranks; nothing where there are none."""
+    if lengths is None:
+        return settings, None
+    from mla_cost.studies import documents
+
+    settings, found = documents.packed(settings, lengths)
+    return settings, lambda sp: documents.of_plan(settings, found, sp).to_dict()
 
 
 def _answer(settings: Any, given: Given) -> Any:
@@ -59,13 +71,14 @@ def _answer(settings: Any, given: Given) -> Any:
         return api.with_levers(settings, refused=refused) if levers or refused else api.answer(settings)
 
 
-def _print(answer: Any, given: Given, *, refused: bool) -> None:
-    """The answer in the format asked for. refused: no row has numbers, so a table is empty."""
+def _print(answer: Any, given: Given, pack: Mapping[str, Any] | None, *, refused: bool) -> None:
+    """The answer in the format asked for. pack: its documents. refused: no row has numbers, so a table is empty."""
     output = given["output"]
     if given["quiet"]:
         return
     if output == "json":
-        sys.stdout.write(answer.to_json() + "\n")
+        text: str = answer.to_json()
+        sys.stdout.write((_with(text, pack) if pack else text) + "\n")
     elif output in {"csv", "markdown"}:
         sys.stdout.write(_rows(answer, output))
     elif not refused:
@@ -73,10 +86,20 @@ def _print(answer: Any, given: Given, *, refused: bool) -> None:
 
         beside = _beside(answer.inputs["published"])  # before anything is printed: it refuses what is not there
         table.show(answer, bars=given["bars"], notes=not given["no_notes"])
+        if pack:
+            from mla_cost.views import documents_table
+
+            documents_table.show(pack)
         if beside:
             from mla_cost.views import evidence
 
             evidence.show_beside(answer.inputs["published"], beside)
+
+
+def _with(text: str, pack: Mapping[str, Any]) -> str:
+    import json
+
+    return json.dumps({**json.loads(text), "documents": pack}, indent=2)
 
 
 def _beside(published: str | None) -> list[dict[str, Any]]:

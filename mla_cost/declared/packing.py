@@ -1,20 +1,22 @@
 """How systems deal packed documents to ranks, and what of them travels: a row each, by three words.
 
 deal: `contiguous` (neighbouring tokens of the pack), `zigzag` (two chunks of the pack, one from each end),
-`per-document` (two chunks of every document, filled up to a multiple of 2 P), `whole` (documents as they are, longest
+`per-document` (two chunks of every document, filled up to a multiple of 2 P), `per-document-uneven` (the same without
+filling up, chunks that differ by a token), `whole` (documents as they are, longest
 first, to the rank with the fewest tokens), `equal` (the same, cut until ranks have equal tokens). reach: which tokens
 travel: `all`, `not-last` (those of shards that are not the last of their document, filled up to the largest rank's),
 `needed` (those that a later token of the document elsewhere reads). degree: `fixed`, or as many ranks as a length needs
-under a limit: `doubling`, `any`.
+under a limit: `doubling`, `any`; `count`, as many groups as documents. nodes: what is dealt is dealt to nodes, and
+inside one all-to-all deals heads.
 """
 
 from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-Dealt = Literal["contiguous", "zigzag", "per-document", "whole", "equal"]
+Dealt = Literal["contiguous", "zigzag", "per-document", "per-document-uneven", "whole", "equal"]
 Reach = Literal["all", "not-last", "needed"]
-Degree = Literal["fixed", "doubling", "any"]
+Degree = Literal["fixed", "doubling", "any", "count"]
 Basis = Literal["stated", "derived", "inferred"]
 
 
@@ -28,6 +30,7 @@ class Packing(NamedTuple):
     basis: Basis
     source: str
     degree: Degree = "fixed"
+    nodes: bool = False
 
 
 _ROWS: Final = (
@@ -41,7 +44,13 @@ _ROWS: Final = (
     ),
     Packing(
         "per-document", "every document in 2 P chunks, padded", "per-document", "all", "stated",
-        "NVIDIA/TransformerEngine@d0067d0d (THD); WLB-LLM: Ash-Zheng/WLB-LLM-CP@d3b2c1fb",
+        "NVIDIA/TransformerEngine@d0067d0d (THD)",
+    ),
+    Packing(
+        "wlb-llm", "every document in 2 P chunks that differ by a token; gathered keys and values are kept",
+        "per-document-uneven", "all", "stated",
+        "Ash-Zheng/WLB-LLM-CP@7e1d5d4 utils.py:23-39, per_doc_cp_attn.py:76-219; which of per-document and per-"
+        "sequence it takes, by predicted kernel time, is left out",
     ),
     Packing(
         "whole-documents", "documents as they are, to the rank with the fewest tokens", "whole", "needed", "derived",
@@ -60,6 +69,15 @@ _ROWS: Final = (
         "hybrid-cp", "each document on as many ranks as its length needs, powers of two", "per-document", "all",
         "stated", "NVIDIA/Megatron-LM@d98e8a64 megatron/core/pipeline_parallel/hybrid_cp_schedule.py (not for MLA)",
         "doubling",
+    ),
+    Packing(
+        "basp", "documents of one length, as many groups of ranks as documents", "zigzag", "all", "derived",
+        "arXiv 2609.03151, its equations as collected, not opened", "count",
+    ),
+    Packing(
+        "hsap", "between nodes only what a document needs, heads dealt inside a node", "contiguous", "needed",
+        "inferred", "arXiv 2606.30460, words as collected, not opened; its plan of nodes is not known, so neighbours",
+        nodes=True,
     ),
     Packing(
         "dynamic-groups", "each document on as many ranks as its length needs, any number", "per-document", "all",

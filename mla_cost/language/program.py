@@ -366,7 +366,8 @@ class Scheme(NamedTuple):
     runs it. basis: whether its moves were read in code or in equations (`stated`), follow from what was read
     (`derived`), or are ours from words (`inferred`).
     offered: whether searches, levers and the grids of tests try it where nobody names it. systems: where it is found,
-    under the names that it has there. use: when, as the end of a sentence. notes: reported with every answer.
+    under the names that it has there. use: when, as the end of a sentence. source: what was read, where; paper: what
+    that follows, which was not. notes: reported with every answer.
     """
 
     name: str
@@ -384,6 +385,7 @@ class Scheme(NamedTuple):
     offered: bool = False
     systems: tuple[str, ...] = ()
     use: str = ""
+    paper: str = ""
     notes: tuple[str, ...] = ()
 
     @property

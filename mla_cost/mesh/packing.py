@@ -90,6 +90,8 @@ def deal(lengths: Sequence[int], ranks: int, how: str) -> Spread:
     """
     if how == "per-document":
         return _per_document(lengths, ranks)
+    if how == "per-document-uneven":
+        return _unevenly(lengths, ranks)
     if how in {"contiguous", "zigzag"}:
         return _as_one(lengths, ranks, how == "zigzag")
     return _whole(lengths, ranks, equal=how == "equal")
@@ -105,6 +107,19 @@ def _per_document(lengths: Sequence[int], ranks: int) -> Spread:
             Shard(document, part * chunk, (part + 1) * chunk, min(part, parts - 1 - part)) for part in range(parts)
         ]
     return Spread(filled, ranks, tuple(_joined(shards)), sum(filled) - sum(lengths))
+
+
+def _unevenly(lengths: Sequence[int], ranks: int) -> Spread:
+    """Every document in 2 P chunks that differ by a token at most: what is over goes to one chunk after another."""
+    parts, turn, shards = 2 * ranks if ranks > 1 else 1, 0, []
+    for document, length in enumerate(lengths):
+        longer = {(turn + at) % parts for at in range(length % parts)}
+        turn, at = (turn + length % parts) % parts, 0
+        for part in range(parts):
+            last = at + length // parts + (part in longer)
+            shards += [Shard(document, at, last, min(part, parts - 1 - part))] * (last > at)
+            at = last
+    return Spread(tuple(lengths), ranks, tuple(_joined(shards)))
 
 
 def _as_one(lengths: Sequence[int], ranks: int, zigzag: bool) -> Spread:

@@ -73,6 +73,15 @@ def test_who_holds_and_sends_what(case):
     assert {name: found[name] for name in expected} == expected
 
 
+def test_what_is_over_goes_to_one_chunk_after_another():
+    """WLB-LLM: 10 tokens over four chunks are 3, 3, 2, 2, then 6 are 1, 1, 2, 2: eight tokens a rank, none padded."""
+    spread = deal([10, 6], 2, "per-document-uneven")
+    assert [(each.document, each.first, each.last, each.rank) for each in spread.shards] == [
+        (0, 0, 3, 0), (0, 3, 8, 1), (0, 8, 10, 0), (1, 0, 1, 0), (1, 1, 4, 1), (1, 4, 6, 0),
+    ]  # fmt: skip
+    assert (spread.tokens, spread.padding) == ([8, 8], 0)
+
+
 def test_the_heuristic_finds_the_small_cut_by_itself():
     assert set(deal([10, 3, 3], 2, "equal").shards) == set(planned([10, 3, 3], 2, SMALL_FIRST).shards)
 

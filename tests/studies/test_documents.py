@@ -57,3 +57,33 @@ def test_the_command_line(capsys):
         main(["documents", "10,3", "--sp", "4", "--way", "flashcpp"])
     assert refused.value.code == 2
     assert "did you mean flashcp" in capsys.readouterr().err
+
+
+def test_between_nodes_and_by_count():
+    """HSAP: two nodes of two ranks, 8 of 12 tokens cross, half the heads a rank; BASP: a group for each of two."""
+    (hsap,) = documents([12, 4], sp=4, node=2, ways=("hsap",)).rows
+    assert (hsap.sent_tokens, hsap.expanded_bytes, hsap.basis) == (8, 8 * 40960 * 2 // 2, "inferred")
+    (basp,) = documents([16384] * 2, sp=8, ways=("basp",)).rows
+    assert (basp.tokens, basp.sent_tokens, basp.groups) == (4096, 12288, (4, 4))
+    assert documents([16384, 8192], sp=8, ways=("basp",)).rows[0].why
+
+
+def test_time_falls_with_attention():
+    """A document of twice the length attends to four times as much: more than twice the time, not quite four times."""
+    long, short = documents("64k,32k", sp=8, device="h100-80gb").by_length
+    assert long.seconds is not None
+    assert short.seconds is not None
+    assert 2 < long.seconds / short.seconds < 4
+    assert round(long.share + short.share) == 100
+
+
+def test_a_plan_of_a_pack(capsys):
+    line = "plan --scope attention --form explicit --sp 8 --documents 32k,16k,8k*2"
+    with pytest.raises(SystemExit):
+        main([*line.split(), "--format", "json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["inputs"]["seq_len"] == 65536
+    assert answer["documents"]["lengths"] == [32768, 16384, 8192, 8192]
+    with pytest.raises(SystemExit):
+        main([*line.split(), "--seq-len", "4k"])
+    assert "no seq_len, or 65536" in capsys.readouterr().err

@@ -15,5 +15,7 @@ SCHEME = Scheme(
     profiles=("megatron",),
     systems=("Megatron cp_comm_type a2a+p2p with hierarchical_context_parallel_sizes",),
     use="where sp goes beyond the heads or a node: heads inside the node, hops between nodes",
-    source="NVIDIA/TransformerEngine@d0067d0da6cb context_parallel.py; arXiv 2405.07719",
+    source="NVIDIA/TransformerEngine@d0067d0d "
+    "transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py:1407, 2405, 5020-5032",
+    paper="arXiv 2405.07719",
 )

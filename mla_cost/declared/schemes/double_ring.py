@@ -13,5 +13,8 @@ SCHEME = Scheme(
     deal="zig-zag",
     systems=("LoongTrain", "MindSpeed --cp-window-size"),
     use="where a ring goes over several nodes: most of its hops stay inside",
-    source="arXiv 2406.18485; Ascend/MindSpeed@028de58c docs/zh/features/double-ring.md",
+    source="Ascend/MindSpeed@028de58c "
+    "mindspeed/core/context_parallel/ring_context_parallel/ring_context_parallel.py:922-1190; "
+    "docs/zh/features/double-ring.md",
+    paper="arXiv 2406.18485",
 )

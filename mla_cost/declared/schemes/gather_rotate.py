@@ -12,5 +12,6 @@ SCHEME = Scheme(
     deal="zig-zag",
     systems=("PyTorch context_parallel, allgather rotation (default)",),
     use="where PyTorch runs attention and memory allows all keys and values at once",
-    source="pytorch/pytorch torch/distributed/tensor/experimental/_context_parallel/_attention.py",
+    source="pytorch/pytorch@09b101c5 torch/distributed/tensor/experimental/_context_parallel/_attention.py: "
+    "_AllGatherRotater, _templated_ring_attention",
 )

@@ -16,4 +16,5 @@ SCHEME = Scheme(
     systems=("MindSpeed --context-parallel-algo hybrid_cp_algo with --ulysses-degree-in-cp",),
     use="on Ascend, where sp goes beyond the heads or a node",
     source="Ascend/MindSpeed@028de58c docs/zh/features/hybrid-context-parallel.md",
+    paper="arXiv 2405.07719",
 )

@@ -10,7 +10,9 @@ SCHEME = Scheme(
     requires=(HALVES,),
     attends="gathered_attention",
     use="where heads cannot be divided and a gather's two copies fit",
-    source="NVIDIA/Megatron-LM, context parallelism with cp_comm_type all_gather; arXiv 2407.21783, section 3.3.2",
+    source="NVIDIA/TransformerEngine@d0067d0d "
+    "transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py:3014-4167 (Megatron "
+    "cp_comm_type all_gather)",
     deal="zig-zag",
     profiles=("megatron",),
     offered=True,

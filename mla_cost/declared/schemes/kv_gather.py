@@ -9,6 +9,7 @@ SCHEME = Scheme(
     moves={"key": "gather", "value": "gather"},
     requires=(SEQUENCE,),
     use="where memory allows all keys and values to stay: backward sends half of what gathering again does",
-    source="NVIDIA/Megatron-LM, context parallelism with cp_comm_type all_gather",
+    source="pytorch/torchtitan@b5bcd76c torchtitan/models/common/decoder_sharding.py:276-284; "
+    "Ash-Zheng/WLB-LLM-CP@7e1d5d4 per_doc_cp_attn.py:76-219",
     offered=True,
 )

@@ -11,5 +11,5 @@ SCHEME = GATHER._replace(
     offered=False,
     systems=("torchtitan with the headtail load balancer",),
     use="as kv-gather, with causal work even over ranks",
-    source="pytorch/torchtitan@b5bcd76c torchtitan/models/common/decoder_sharding.py",
+    source="pytorch/torchtitan@b5bcd76c torchtitan/models/common/decoder_sharding.py:276-284",
 )

@@ -9,6 +9,6 @@ SCHEME = Scheme(
     moves={"query": "sequence_to_heads", "latent": "gather", "weights": "own_heads", "output": "heads_to_sequence"},
     requires=(SEQUENCE, HEADS),
     use="while a rank keeps two heads or more: it sends less than Ulysses (320 l > 576 at DeepSeek-V3's widths)",
-    source="arXiv 2607.17644",
+    source="mindspore-ai/hyper-parallel issue 951 (open), latent_kv_head; arXiv 2607.17644, table 1",
     offered=True,
 )

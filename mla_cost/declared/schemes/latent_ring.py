@@ -19,5 +19,5 @@ attend(q, key, value):
     deal="zig-zag",
     systems=("pith-train pull request 43", "Transformer Engine pull request 2064 (open)"),
     use="where links are slow and flops are not: 71 times less than keys and values at DeepSeek-V3's widths",
-    source="mlc-ai/pith-train@889a4088",
+    source="mlc-ai/pith-train@889a4088 pithtrain/operators/ring_attention.py:403-708",
 )

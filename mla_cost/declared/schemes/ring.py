@@ -10,7 +10,10 @@ SCHEME = Scheme(
     requires=(HALVES,),
     attends="ring_attention",
     use="where heads cannot be divided and hops hide behind attention",
-    source="NVIDIA/Megatron-LM, context parallelism with cp_comm_type p2p; arXiv 2310.01889 (Ring Attention)",
+    source="NVIDIA/TransformerEngine@d0067d0d "
+    "transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py:1356-2972 (Megatron "
+    "cp_comm_type p2p)",
+    paper="arXiv 2310.01889",
     deal="zig-zag",
     profiles=("megatron",),
     offered=True,

@@ -8,9 +8,11 @@ SCHEME = Scheme(
     title="k and v passed from rank to rank and kept; backward moves them one hop, gradients P - 1",
     moves={},
     requires=(HALVES,),
-    attends='around "move hops" "saved every" "back along" "gradients as-keys" "alive two"',
+    attends='around "move hops" "saved every" "back along" "gradients as-keys" "alive three"',
     deal="zig-zag",
     systems=("MindSpeed --context-parallel-kv-cache-policy full",),
     use="where links are slow and memory is not: backward sends keys and values once",
-    source="Ascend/MindSpeed@028de58c docs/zh/features/context_parallelism_kv_cache.md",
+    source="Ascend/MindSpeed@028de58c "
+    "mindspeed/core/context_parallel/ring_context_parallel/context_parallel_kv_cache.py:76-132, "
+    "ring_context_parallel.py:761-780; docs/zh/features/context_parallelism_kv_cache.md",
 )

@@ -8,9 +8,11 @@ SCHEME = Scheme(
     title="k and v passed from rank to rank, k kept; backward moves v in every hop and k in the first",
     moves={},
     requires=(HALVES,),
-    attends='around "move hops" "saved every-key" "back along" "gradients as-keys" "alive two"',
+    attends='around "move hops" "saved every-key" "back along" "gradients as-keys" "alive three"',
     deal="zig-zag",
     systems=("MindSpeed --context-parallel-kv-cache-policy half",),
     use="between ring-cache-full and a ring that keeps one chunk",
-    source="Ascend/MindSpeed@028de58c docs/zh/features/context_parallelism_kv_cache.md",
+    source="Ascend/MindSpeed@028de58c "
+    "mindspeed/core/context_parallel/ring_context_parallel/context_parallel_kv_cache.py:53-126, "
+    "ring_context_parallel.py:761-780; docs/zh/features/context_parallelism_kv_cache.md",
 )

@@ -13,10 +13,11 @@ SCHEME = Scheme(
     basis="derived",
     systems=("TASP (HamiltonAttention)", "MindSpeed hamilton_context_parallel (not causal)"),
     use="where every rank has a link to every other",
-    source="arXiv 2509.26541; infinigence/HamiltonAttention@86606900 H100-1/hamilton_attention.py:177-264, "
-    "forward only; Ascend/MindSpeed@028de58c "
-    "mindspeed/te/pytorch/attention/dot_product_attention/hamilton_context_parallel.py:16-222, forward and backward, "
-    "not causal, K and V of one width",
+    source="infinigence/HamiltonAttention@86606900 H100-1/hamilton_attention.py:177-264, forward only; "
+    "Ascend/MindSpeed@028de58c "
+    "mindspeed/te/pytorch/attention/dot_product_attention/hamilton_context_parallel.py:16-222, forward and "
+    "backward, not causal, K and V of one width",
+    paper="arXiv 2509.26541",
     notes=(
         "its code lays cycles out for 8 ranks and more, multiples of 4; the bytes hold for any number",
         "each link carries one chunk in all, where a ring sends P - 1 over one link: `compare` tells both",

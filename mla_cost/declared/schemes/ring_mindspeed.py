@@ -8,9 +8,10 @@ SCHEME = Scheme(
     title="k and v passed from rank to rank, two chunks at once; backward turns the other way, gradients P - 1 hops",
     moves={},
     requires=(HALVES,),
-    attends='around "move hops" "saved last" "back along" "gradients as-keys" "alive two"',
+    attends='around "move hops" "saved last" "back along" "gradients as-keys" "alive three"',
     deal="zig-zag",
     systems=("MindSpeed --context-parallel-algo megatron_cp_algo",),
     use="on Ascend, where heads cannot be divided",
-    source="Ascend/MindSpeed@028de58c mindspeed/core/context_parallel/ring_context_parallel",
+    source="Ascend/MindSpeed@028de58c "
+    "mindspeed/core/context_parallel/ring_context_parallel/ring_context_parallel.py:922-1190",
 )

@@ -17,5 +17,10 @@ SCHEME = Scheme(
         "PyTorch context_parallel with alltoall rotation",
     ),
     use="where these libraries run attention: fp32 gradients make backward 1.64 times a bf16 ring's at 8 ranks",
-    source="zhuzilin/ring-flash-attention; feifeibear/long-context-attention@56118e0d; arXiv 2310.01889",
+    source="zhuzilin/ring-flash-attention@8996282 ring_flash_attn/zigzag_ring_flash_attn.py:7-199; "
+    "feifeibear/long-context-attention@56118e0d yunchang/ring/zigzag_ring_flash_attn.py; "
+    "modelscope/ms-swift@3602360a swift/sequence_parallel/zigzag_ring_attn.py:305-576; "
+    "pytorch/pytorch@09b101c5 torch/distributed/tensor/experimental/_context_parallel/_attention.py; "
+    "mlc-ai/pith-train@889a4088 pithtrain/operators/ring_attention.py:143-280",
+    paper="arXiv 2310.01889",
 )

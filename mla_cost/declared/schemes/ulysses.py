@@ -14,7 +14,10 @@ SCHEME = Scheme(
     },
     requires=(SEQUENCE, HEADS),
     use="up to as many ranks as heads, inside fast links",
-    source="arXiv 2309.14509 (DeepSpeed-Ulysses)",
+    source="deepspeedai/DeepSpeed@edaa7221 deepspeed/runtime/sequence_parallel/ulysses_sp.py; "
+    "NVIDIA/TransformerEngine@d0067d0d "
+    "transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py:4170-4576",
+    paper="arXiv 2309.14509",
     profiles=("reference", "megatron"),
     offered=True,
 )

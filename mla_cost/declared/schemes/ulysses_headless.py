@@ -24,7 +24,7 @@ keys_values(latent, k_rope, w):
     key[S b n k+r] = concat k_nope, k_rope_heads
     return key, value
 """,
-    systems=("torchtitan pull request 4760",),
+    systems=("torchtitan pull requests 4313 and 4760",),
     use="in place of Ulysses: the rope key goes once and not once for every head",
-    source="pytorch/torchtitan pull request 4760 (open)",
+    source="pytorch/torchtitan pull request 4313 (open): its description",
 )

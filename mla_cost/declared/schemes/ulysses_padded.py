@@ -25,5 +25,6 @@ keys_values(latent, k_rope, w):
 """,
     systems=("Hugging Face flash path under ms-swift", "verl's general path"),
     use="only where the attention call takes one width: it sends 1.2 times what Ulysses does",
-    source="modelscope/ms-swift@3602360a swift/sequence_parallel/ulysses.py; transformers modeling_deepseek_v3",
+    source="modelscope/ms-swift@3602360a swift/sequence_parallel/ulysses.py:56-110; verl-project/verl@1dda039b "
+    "verl/models/transformers/monkey_patch.py:131-133",
 )

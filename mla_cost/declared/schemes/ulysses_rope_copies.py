@@ -28,6 +28,6 @@ keys_values(latent, k_rope, w):
 """,
     systems=("verl verl/models/transformers/kimi_vl.py",),
     use="where verl runs Kimi-VL",
-    source="verl-project/verl@1dda039b verl/models/transformers/kimi_vl.py",
+    source="verl-project/verl@1dda039b verl/models/transformers/kimi_vl.py:132-155",
     notes=("an all-to-all of one copy of the rope key for each rank sends what a gather does, and is reported as one",),
 )

@@ -31,6 +31,7 @@ attend(q, key, value):
     basis="inferred",
     systems=("togethercomputer/Untied-Ulysses (UPipe), for grouped queries",),
     use="where what lies there during attention is too large and exchanges are cheap: backward sends twice as much",
-    source="arXiv 2602.21196; togethercomputer/Untied-Ulysses@e465aa8 untied_ulysses/fully_fused_attn.py:91-351",
+    source="togethercomputer/Untied-Ulysses@e465aa8 untied_ulysses/fully_fused_attn.py:91-351",
+    paper="arXiv 2602.21196",
     notes=("its code makes queries, keys and values of hidden states; nobody ships it for latents",),
 )

@@ -15,5 +15,7 @@ SCHEME = Scheme(
     deal="zig-zag",
     systems=("yunchang LongContextAttention", "ms-swift (sp_inside is gcd of KV heads and sp)"),
     use="where sp goes beyond the heads or a node and these libraries run attention",
-    source="arXiv 2405.07719; feifeibear/long-context-attention@56118e0d; modelscope/ms-swift@3602360a",
+    source="feifeibear/long-context-attention@56118e0d yunchang/hybrid/attn_layer.py:111-156; "
+    "modelscope/ms-swift@3602360a swift/sequence_parallel/sequence_parallel.py:344",
+    paper="arXiv 2405.07719",
 )

@@ -95,11 +95,12 @@ def around(machine: Machine, label: str, words: tuple[str, ...], query: Tensor, 
 
 
 def _back(machine: Machine, made: Sequence[Made], carried: _Carried) -> list[Tensor | None]:
-    """Gradients, those of the query summed in fp32; all of it is there until they are handed back."""
+    """Gradients, those of the query summed in the dtype of the others; all is there until they are handed back."""
     half = (*made[0][1][1:3], *_halved(made[0][1][0]))
     rest = machine.new("log-sum-exp of the second half", half, "fp32")
     step = [machine.new(f"{name} of a step", dims, dtype) for name, dims, dtype in made]
-    sums = [machine.new(f"{name}, summed", dims, "fp32") for name, dims, _ in made[:1]]
+    summed = "fp32" if carried.words.gradients == "fp32" else made[0][2]
+    sums = [machine.new(f"{name}, summed", dims, summed) for name, dims, _ in made[:1]]
     coming = carried.arrive("backward")
     going = carried.bring_back()
     if carried.words.move != "gather":
@@ -229,7 +230,8 @@ class _Carried:
             self._pass_on(self.parts[1])
         else:
             self._pass_on(self.sent)
-        count = {"all": self.others, "three": "3"}.get(self.words.alive, f"{self.mesh.ranks}_two")
+        three = "2" if phase == "forward" else "3"  # its own is one of three in forward
+        count = {"all": self.others, "three": three}.get(self.words.alive, f"{self.mesh.ranks}_two")
         return [self.machine.new(f"{self.name} of other ranks", (count, *self.sent), self.dtype)]
 
     def waits(self, rows: Dims) -> list[Tensor]:
@@ -289,7 +291,8 @@ class _Carried:
             hops(self.machine, self.mesh, label, self.sent, dtype, self.mesh.ranks)
         else:
             self._pass_on(self.sent, label, dtype)
-        return [self.machine.new(f"{label}, here and on its way", ("2", *self.sent), dtype)]
+        buffers = "3" if self.words.alive == "three" else "2"
+        return [self.machine.new(f"{label}, here and on its way", (buffers, *self.sent), dtype)]
 
     def keep(self) -> list[Tensor]:
         """What is kept of them for backward."""

@@ -65,7 +65,7 @@ def is_glob(text: Any) -> bool:
 
 
 def expand(name: str, patterns: Iterable[Any]) -> list[Any]:
-    """The names that these names and globs stand for.
+    """The names that these names and globs stand for; `all` leaves out schemes whose moves are inferred.
 
     Raises:
         InputError: a glob that nothing matches.
@@ -83,6 +83,8 @@ def _known(name: str) -> Iterable[str]:
 
 def _matches(name: str, pattern: str) -> list[str]:
     known = list(_known(name))
+    if pattern == "all" and name == "scheme":
+        known = [each for each in known if SCHEMES[each].basis != "inferred"]
     asked = "*" if pattern == "all" else catalog.normalised(pattern) if not _GLOB.search(pattern) else pattern.lower()
     found = [each for each in known if fnmatchcase(each, asked)]
     if not found:
