@@ -144,6 +144,7 @@ GALLERY = {
     "schedule.svg": "plan moonlight-8-h100 --form laga --pp 4 --dp 8 --micro-batches 8 --picture schedule",
     "frontier.svg": "sweep --scope attention --over seq_len=4096..1048576*2 --over sp=1..64*2 --device 910b-64gb",
     "published.svg": "evidence",
+    "times.svg": "evidence --only time_runs",
 }
 
 

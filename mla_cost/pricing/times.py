@@ -33,7 +33,7 @@ NAMES: Final = {
     "gemm": "products",
     "grouped_gemm": "expert products",
     "attention": "fused attention",
-    "elementwise": "memory-bound ops",
+    **dict.fromkeys(("elementwise", "norm", "softmax", "copy"), "memory-bound ops"),
     "rope": "rotary embedding",
     "permutation": "permuting rows",
     "loss": "loss",
@@ -179,7 +179,11 @@ def _band(found: Sequence[float]) -> Seconds:
 def _parts(ways: Sequence[TimedPass]) -> Iterator[TimePart]:
     """What the ways are made of, largest first: classes on the device, waiting for the host, exposed exchanges."""
     device = _summed(way.device for way in ways)
-    found = [TimePart(NAMES[name], seconds, _limit_of(name)) for name, seconds in device.items()]
+    named: dict[tuple[str, str], float] = {}
+    for name, seconds in device.items():
+        told = NAMES[name], _limit_of(name)
+        named[told] = named.get(told, 0.0) + seconds
+    found = [TimePart(name, seconds, limit) for (name, limit), seconds in named.items()]
     found.append(TimePart("waiting for the host", sum(way.waits for way in ways), "host"))
     exposed = _summed(way.exposed for way in ways)
     found += [TimePart(f"exchanges over {axis}", seconds, "link") for axis, seconds in exposed.items()]

@@ -71,6 +71,9 @@ class Ceilings(NamedTuple):
     memory: float
     rope: float
     permutation: float
+    norm: float
+    softmax: float
+    copy: float
     loss: float
     inside: Mapping[str, float]
     latency: float
@@ -129,6 +132,9 @@ def _made(device: DeviceConfig, end: End) -> Ceilings:
         memory=at("memory_share"),
         rope=at("rope_share"),
         permutation=at("permutation_share"),
+        norm=at("norm_share", "memory_share"),
+        softmax=at("softmax_share", "memory_share"),
+        copy=at("copy_share", "memory_share"),
         loss=at("loss_share"),
         inside={kind: inside * at(fact) for kind, fact in RATES.items()},
         latency=at("collective_latency_us") * MICRO,
@@ -146,8 +152,9 @@ class _CeilingReader:
     def __init__(self, device: DeviceConfig, end: End) -> None:
         self.device, self.end = device, end
 
-    def __call__(self, name: TimeFact) -> float:
-        fact = self.device.time[name]
+    def __call__(self, name: TimeFact, instead: TimeFact | None = None) -> float:
+        """The figure at this end; of `instead` where the device does not state it."""
+        fact = self.device.time[name if instead is None or name in self.device.time else instead]
         low, high = (_number(fact) if it is None else it for it in (fact.low, fact.high))
         if self.end == "middle":
             return float(_number(fact))

@@ -15,7 +15,8 @@ from mla_cost.language.numbers import ceil_divide, is_array, maximum, minimum, w
 from mla_cost.timing.ceilings import Ceilings
 
 SPREAD = frozenset({"all_to_all", "cycles"})  # collectives that send every other rank a like part over its own link
-OF_MEMORY = {"rope": "rope", "permutation": "permutation", "loss": "loss"}  # classes with a ceiling of their own
+# classes with a ceiling of their own, where a device states it
+OF_MEMORY = {name: name for name in ("rope", "permutation", "norm", "softmax", "copy", "loss")}
 
 
 class Limits(NamedTuple):
