@@ -15,15 +15,16 @@ from typing import NamedTuple
 import torch
 
 Run = Callable[[], object]
+CACHES = 2**25  # bytes that are written between two cold calls
 _KEEP = ((-3, 1 << 30), (-1, (1 << 31) - 1))  # glibc's mallopt: M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 
 
 class Clock(NamedTuple):
-    """Where calls run, and how often each is timed. least: seconds that one timing lasts, by repeating short calls."""
+    """Where calls run, and how often each is timed. least: seconds that a timing of short calls lasts."""
 
     device: str = "cpu"
     rounds: int = 7
-    least: float = 2e-3
+    least: float = 1e-3
 
     def now(self) -> float:
         """Seconds so far."""
@@ -32,17 +33,26 @@ class Clock(NamedTuple):
         getattr(torch, self.device).synchronize()
         return time.perf_counter()
 
-    def timings(self, run: Run) -> list[float]:
-        """Seconds of one call, each round's, the shortest first."""
+    def hot(self, run: Run) -> float:
+        """Seconds of one call among many of its kind, whose operands lie in caches; the shortest of the rounds."""
         run()
         start = self.now()
         run()
         times = max(1, ceil(self.least / max(self.now() - start, 1e-9)))
-        return sorted(self._round(run, times) for _ in range(self.rounds))
+        return min(self._round(run, times) for _ in range(self.rounds))
 
-    def best(self, run: Run) -> float:
-        """The shortest of the rounds: what others add only ever lengthens a call."""
-        return self.timings(run)[0]
+    def cold(self, run: Run) -> float:
+        """Seconds of one call whose operands no cache holds any more; the shortest of the rounds.
+
+        What others add only ever lengthens a call.
+        """
+        run()
+        other = torch.empty(CACHES // 4, device=self.device)
+        return min(self._cold_round(run, other) for _ in range(self.rounds))
+
+    def _cold_round(self, run: Run, other: torch.Tensor) -> float:
+        other.fill_(1.0)
+        return self._round(run, 1)
 
     def best_of_each(self, runs: Sequence[Run]) -> list[float]:
         """The shortest round of each, all taking turns, so that what disturbs one disturbs all."""

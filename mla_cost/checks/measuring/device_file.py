@@ -71,7 +71,7 @@ def start(device: str, dtype: str, *, quick: bool) -> Bench:
     torch.set_num_threads(1)
     keep_freed_memory()
     torch.manual_seed(0)
-    return Bench(Clock(device, rounds=3 if quick else 6, least=1e-3), DTYPES[dtype], quick, {})
+    return Bench(Clock(device, rounds=3 if quick else 5), DTYPES[dtype], quick, {})
 
 
 def made(found: Sequence[Sample], sent: Sequence[Exchange], device: str, dtype: str, ranks: int) -> Measured:

@@ -48,7 +48,7 @@ def joined(rank: int, ranks: int, device: str, folder: str) -> None:
 
 def _main(rank: int, ranks: int, device: str, quick: bool, folder: str) -> None:
     joined(rank, ranks, device, folder)
-    clock = Clock(device, rounds=5 if quick else 9)
+    clock = Clock(device, rounds=4 if quick else 12)
     found = [_timed(kind, size, ranks, rank, clock) for kind in KINDS for size in (SIZES[1::2] if quick else SIZES)]
     torch.save([tuple(each) for each in found], Path(folder) / str(rank))
     dist.barrier()
@@ -56,25 +56,11 @@ def _main(rank: int, ranks: int, device: str, quick: bool, folder: str) -> None:
 
 
 def _timed(kind: str, size: int, ranks: int, rank: int, clock: Clock) -> Exchange:
-    """Of a tensor of so many bytes. Every rank runs as often as every other, so calls are repeated a fixed number."""
+    """Of a tensor of so many bytes, after others have passed through the caches; the shortest of the rounds."""
     whole = torch.randn(size // 4, device=clock.device)
     part = torch.randn(size // 4 // ranks, device=clock.device)
     run, wire = _calls(whole, part, ranks, rank)[kind]
-    times = max(2, min(20, 2**22 // size))
-
-    def repeated() -> None:
-        for _ in range(times):
-            run()
-
-    repeated()
-    seconds = min(_elapsed(repeated, clock) for _ in range(clock.rounds)) / times
-    return Exchange(kind, ranks, wire, seconds)
-
-
-def _elapsed(run: Callable[[], object], clock: Clock) -> float:
-    start = clock.now()
-    run()
-    return clock.now() - start
+    return Exchange(kind, ranks, wire, clock.cold(run))
 
 
 def _calls(
