@@ -155,7 +155,7 @@ def answer(settings: PlanSettings, *, timed: bool = True) -> Answer:
     for form in settings.form:
         named("form", form, FORMS)
     each: Sequence[DeviceConfig | None] = devices or [None]
-    results = [row for device in each for row in _rows(model, device, settings, timed=timed)]
+    results = [row for device in each for row in rows.rows(model, device, settings, timed=timed)]
     reported = {"sp_default": _sp_default(asked, model, settings.sp)}
     return Answer(_inputs(settings, model, devices) | reported, tuple(results))
 
@@ -250,7 +250,7 @@ def formulas_of(settings: PlanSettings, found: Plan) -> Iterator[tuple[Result, E
     A peak is the moment that wins at these numbers.
     """
     from mla_cost.explaining.explain import explain_point
-    from mla_cost.pricing.block import evaluation
+    from mla_cost.pricing.evaluation import evaluation
     from mla_cost.pricing.resolve import resolve
 
     settings, seen = _for_scope(settings), set()
@@ -289,14 +289,6 @@ def _sp_default(asked: PlanSettings, model: ModelConfig, sp: int) -> str:
     if asked.scope == "model" or "sp" in asked.model_fields_set or sp == defaults.SP:
         return ""
     return f"the largest up to {defaults.SP} that divides {model.dims.heads} heads and {asked.seq_len:,} tokens"
-
-
-def _rows(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, *, timed: bool) -> list[Result]:
-    if settings.scope == "model":
-        from mla_cost.pricing import model_rows
-
-        return model_rows.rows(model, device, settings, timed=timed)
-    return rows.rows(model, device, settings, timed=timed)
 
 
 def model_with_dims(settings: PlanSettings) -> ModelConfig:
@@ -469,7 +461,7 @@ def explain_plan(form: str, quantity: str, flags: Mapping[str, Any], assigned: M
     """The formula that holds for a plan, with the value of every term."""
     from mla_cost.explaining.explain import explain_point
     from mla_cost.inputs.plan_files import settings as read_settings
-    from mla_cost.pricing.block import evaluation
+    from mla_cost.pricing.evaluation import evaluation
     from mla_cost.pricing.resolve import resolve
 
     settings = read_settings(None, {**flags, "form": [form]}, assigned, {})

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from mla_cost.batch.array_layers import ArrayLayer, most
 from mla_cost.batch.matrices import Floats
 from mla_cost.batch.programs import Kinds, ProgramRows, Programs, TapePeak, compiled_account, held, program, sums
 from mla_cost.language import evaluate
-from mla_cost.language.evaluate import Account
+from mla_cost.language.evaluate import Tape
 from mla_cost.language.machine import PROGRAMS
-from mla_cost.language.polynomial import Polynomial
-from mla_cost.pricing.block import stacked
+from mla_cost.pricing.block import ALONE
 from mla_cost.pricing.key import Key
+from mla_cost.pricing.stage import chunk_parts
 
 FIGURES: Final = (
     *("saved_bytes", "forward_payload_bytes", "backward_payload_bytes", "forward_wire_bytes", "backward_wire_bytes"),
@@ -58,33 +59,32 @@ def compiled(asked: BlockAsked) -> ProgramRows:
         return program(
             asked, account, figures, [TapePeak(seen), *(TapePeak(allocated, kinds) for kinds in asked.kinds)]
         )
-    figures += [_kept(account), evaluate.gradients(run)]
-    peaks = [TapePeak(seen, apart=True), TapePeak(account.seen)]
-    for kinds in asked.kinds:
-        peaks += [TapePeak(allocated, kinds, apart=True), TapePeak(account.allocated, kinds)]
+    figures.append(evaluate.gradients(run))
+    looks: list[tuple[Tape, Tape, Kinds]] = [(seen, account.seen, frozenset())]
+    looks += [(allocated, account.allocated, kinds) for kinds in asked.kinds]
+    peaks = [TapePeak(tape, kinds, apart=True) for *tapes, kinds in looks for tape in tapes]
     return program(asked, account, figures, peaks)
-
-
-def _kept(account: Account) -> Polynomial:
-    """What a block adds to the pile: all that is alive after forward but its input, which nobody else holds."""
-    tape = held(account.seen, account)
-    after: Polynomial = evaluate.course(account, tape, account.polynomials, frozenset()).after_forward
-    return after - account.timeline.allocations[0].size
 
 
 def block(
     asked: BlockAsked, programs: Programs, always: Mapping[str, float], values: dict[str, Any], size: int
 ) -> Block:
     """Blocks at points whose symbols have these values, `layers` among them; `always` are those of every point."""
-    found, most = programs.at(compiled(asked), always, values, size)
-    figures, peaks = list(found), most
-    if asked.stacked:
-        layers = values["layers"]
-        *figures, kept, gradients = found
-        parts = zip(*[iter(most)] * 3, strict=True)  # of the first block forward and backward, of an inner one
-        peaks = [
-            stacked((forward, backward), inner, layers - 1, kept, gradients if allocated else 0)
-            for allocated, (forward, backward, inner) in enumerate(parts)  # after what a dispatcher sees
-        ]
-        figures = [figure * layers for figure in figures]
+    found, largest = programs.at(compiled(asked), always, values, size)
+    if not asked.stacked:
+        figures, peaks = list(found), largest
+    else:
+        *figures, gradients = found
+        peaks = list(_in_a_row(figures[FIGURES.index("saved_bytes")], gradients, largest, values["layers"]))
+        figures = [figure * values["layers"] for figure in figures]
     return Block(figures, peaks[0], [each + figures[-1] for each in peaks[1:]])
+
+
+def _in_a_row(saved: Floats, gradients: Floats, largest: Sequence[Floats], layers: Any) -> Iterator[Floats]:
+    """Peaks of blocks in a row. largest: of the first and of an inner one, forward and backward, for each look."""
+    for number, (one, two, three, four) in enumerate(zip(*[iter(largest)] * 4, strict=True)):
+        first = ArrayLayer(saved, one, two, gradients)
+        others = ArrayLayer(saved, three, four, gradients, num_layers=layers - 1)
+        blocks: Any = [first, others]  # they add up only
+        _, ahead, back = chunk_parts(ALONE, blocks, gradients_stay=number > 0)  # after what a dispatcher sees
+        yield most((*ahead, *back))

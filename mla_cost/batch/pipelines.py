@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from mla_cost.batch.array_layers import ArrayLayer
 from mla_cost.batch.matrices import Floats, Ints, winners
 from mla_cost.declared import defaults
 from mla_cost.declared.states import Gathering
@@ -108,7 +109,7 @@ def pipeline(
         if asked not in {None, at}:
             continue
         alike = (tuple(map(names.of, chunks)), names.kinds(chunks))
-        found = _stage(names, places, parallel, at, chunks, gathering)
+        found = stage_rows(names, places, parallel, at, chunks, gathering)
         if not any(same == alike and _covers(other.needs, found.needs) for same, other in kept):
             kept.append((alike, found))
     read = np.flatnonzero(np.any([stage.needs.any(axis=0) for _, stage in kept], axis=0))
@@ -125,14 +126,15 @@ def _covers(larger: Floats, smaller: Floats) -> bool:
     return bool(reached.any(axis=1).all())
 
 
-def _stage(
+def stage_rows(
     names: Names,
     places: Sequence[Place],
     parallel: Parallel,
     at: int,
     chunks: Sequence[Chunk],
-    gathering: Gathering | None,
+    gathering: Gathering | None = None,
 ) -> StageRows:
+    """One stage over those places of layers, the figures of each after those of all for the one before."""
     each = _parts(names, places, chunks, gathering)
     needs, kept = _peak_events(len(places), parallel, at, each)
     won = winners(needs)
@@ -148,23 +150,14 @@ def _stage(
     )
 
 
-class _Unit:
-    """A layer whose figures are unit vectors, for functions that add up figures whatever they are."""
+class _Unit(ArrayLayer):
+    """A layer whose figures are unit vectors, and those of its weights where they are gathered."""
 
     def __init__(self, count: int, place: int) -> None:
         units: Any = np.eye(_WIDTH * count)[place::count]
-        self.saved_bytes, forward, backward, self.hidden_bytes, self._gradients, *weights = units
-        self.weights = Unit._make((*weights, self._gradients))
-        self.forward, self.backward = _Bytes(forward), _Bytes(backward)
-        self.at = self
-
-    def gradient_bytes(self) -> Any:
-        """As an evaluation has them."""
-        return self._gradients
-
-
-class _Bytes(NamedTuple):
-    bytes: Any
+        kept, forward, backward, hidden, gradients, *weights = units
+        super().__init__(kept, forward, backward, gradients, hidden=hidden)
+        self.weights = Unit._make((*weights, gradients))
 
 
 def _parts(

@@ -25,8 +25,8 @@ from mla_cost.language import evaluate
 from mla_cost.language.evaluate import Account, Tape, account_of
 from mla_cost.language.machine import Timeline
 from mla_cost.language.polynomial import Monomial, Polynomial, total
-from mla_cost.pricing.block import fused_workspace
 from mla_cost.pricing.compile import timeline
+from mla_cost.pricing.evaluation import fused_workspace
 from mla_cost.pricing.key import Key
 from mla_cost.pricing.step_traffic import PHASES
 

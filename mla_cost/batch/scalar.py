@@ -11,8 +11,8 @@ from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.program import ProgramError
-from mla_cost.pricing import automatic, model_rows, whole_model
-from mla_cost.pricing.block import evaluation
+from mla_cost.pricing import automatic, rows, whole_model
+from mla_cost.pricing.evaluation import evaluation
 from mla_cost.pricing.resolve import Illegal
 from mla_cost.pricing.stage import Place, place_point
 from mla_cost.results import Result
@@ -21,11 +21,11 @@ from mla_cost.weights.states import require
 
 
 def row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> dict[str, Any]:
-    """Every number of a point at the model scope, as columns hold it."""
+    """Every number of a point, as columns hold it."""
     try:
-        (result,) = model_rows.rows(model, device, settings.model_copy(update={"form": (form,)}), timed=False)
+        (result,) = rows.rows(model, device, settings.model_copy(update={"form": (form,)}), timed=False)
     except InputError:
-        return refused("model")
+        return refused(settings.scope)
     return coded(result, int(settings.other_memory))
 
 
@@ -61,7 +61,7 @@ def reason(
         require(parallel, keeping)
     except (Illegal, InputError, ProgramError) as error:
         return str(error)
-    (result,) = model_rows.rows(model, device, settings.model_copy(update={"form": (form,)}), timed=False)
+    (result,) = rows.rows(model, device, settings.model_copy(update={"form": (form,)}), timed=False)
     return result.verdict.reason if result.verdict else ""
 
 

@@ -16,12 +16,14 @@ from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import DTYPE_BYTES, Allocation
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.automatic import with_kernel
-from mla_cost.pricing.block import BlockFigures, evaluation, figures
+from mla_cost.pricing.block import BlockFigures, figures
+from mla_cost.pricing.evaluation import evaluation
 from mla_cost.pricing.resolve import resolve
-from mla_cost.pricing.rows import byte_formula
 from mla_cost.pricing.stage import Segment
+from mla_cost.pricing.stage_cost import StageCost
 from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
-from mla_cost.pricing.whole_model import StageCost, evaluated, reported, state_settings
+from mla_cost.pricing.tensors import byte_formula
+from mla_cost.pricing.whole_model import evaluated, reported, state_settings
 from mla_cost.results import CollectiveCost, Result, Term, TermItem
 from mla_cost.weights.held import Held
 from mla_cost.weights.states import StateItem, StateSettings

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from mla_cost.language.numbers import floor_divide
+from mla_cost.language.numbers import floor_divide, maximum, minimum
 from mla_cost.language.polynomial import Polynomial, product, total
 
 # symbol: (meaning, the field that sets it)
@@ -22,6 +22,14 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "C": ("inner groups that share one sequence, P/A", "sp / sp_inside"),
     "C_others": ("the other inner groups, C - 1", "sp / sp_inside - 1"),
     "A_others": ("the other ranks of an inner group, A - 1", "sp_inside - 1"),
+    "P_two": ("chunks of other ranks in hand and on their way in a ring, P - 1 and at most 2", "sp"),
+    "P_three": ("the same with the one before, which a slice holds on to, at most 3", "sp"),
+    "P_rows": ("statistics of a ring's hops that wait beside them, P - 2 and at most 2", "sp"),
+    "P_third": ("whether a ring has a third rank, 1 or 0", "sp"),
+    "C_two": ("as P_two, of inner groups", "sp / sp_inside"),
+    "C_three": ("as P_three, of inner groups", "sp / sp_inside"),
+    "C_rows": ("as P_rows, of inner groups", "sp / sp_inside"),
+    "C_third": ("as P_third, of inner groups", "sp / sp_inside"),
     "t": ("ranks of tensor parallelism", "tp"),
     "s": ("sequence positions on one rank, S/P", "seq_len / sp"),
     "S_in": ("sequence positions of an inner group, s*A", "seq_len / sp * sp_inside"),
@@ -263,7 +271,7 @@ QUOTIENTS: dict[str, tuple[str, str | int]] = {
     "l_in": ("n", "A"),
 }
 # of those, what only groups inside groups have
-NESTED: frozenset[str] = frozenset({"C", "l_in", "C_others", "A_others"})
+NESTED: frozenset[str] = frozenset({"C", "l_in", "C_others", "A_others", "C_two", "C_three", "C_rows", "C_third"})
 FLAT: tuple[str, ...] = tuple(name for name in QUOTIENTS if name not in NESTED)
 # ranks of an axis less this one, and of which axis; formulas know the first alone
 OTHERS: dict[str, str] = {
@@ -274,9 +282,23 @@ OTHERS: dict[str, str] = {
     "other_expert_ranks": "E",
     "other_etp_ranks": "T",
 }
+# what is there of a ring's hops at once: ranks less so many, and at most so many
+AT_ONCE: dict[str, tuple[str, int, int]] = {
+    f"{ranks}_{name}": (ranks, less, most)
+    for ranks in ("P", "C")
+    for name, less, most in (("two", 1, 2), ("three", 1, 3), ("rows", 2, 2), ("third", 2, 1))
+}
+OTHERS_OF_A_SEQUENCE: tuple[str, ...] = ("P_others", "C_others", "A_others")
+OF_RANKS: tuple[str, ...] = (
+    "P_others",
+    "P_two",
+    "P_three",
+    "P_rows",
+    "P_third",
+)  # what follows from the ranks of a sequence
 
 
-def follow(values: Mapping[str, Any], wanted: Iterable[str] = (*FLAT, "P_others")) -> dict[str, Any]:
+def follow(values: Mapping[str, Any], wanted: Iterable[str] = (*FLAT, *OF_RANKS)) -> dict[str, Any]:
     """The symbols that follow from these values: numbers, or arrays of them.
 
     A rank of tensor parallelism is the only one where t has no value, and alone in its inner group where A has none.
@@ -285,6 +307,9 @@ def follow(values: Mapping[str, Any], wanted: Iterable[str] = (*FLAT, "P_others"
     for name in wanted:
         if name in OTHERS:
             found[name] = found[OTHERS[name]] - 1
+        elif name in AT_ONCE:
+            of, less, most = AT_ONCE[name]
+            found[name] = minimum(maximum(found[of] - less, 0), most)
         else:
             what, by = QUOTIENTS[name]
             parts = found[by] if isinstance(by, str) else by
@@ -302,7 +327,7 @@ def base_values(values: Mapping[str, int], heads_divided: bool, nested: bool = F
     ranks, parts = values["A" if nested else "P"], values["P"] * values.get("t", 1)
     if values["S"] % parts or (heads_divided and values["n"] % ranks):
         raise ValueError(f"{parts} ranks do not divide S = {values['S']}, or {ranks} not n = {values['n']}")
-    base = {**values, **follow(values, (*QUOTIENTS, "P_others", "C_others", "A_others"))}
+    base = {**values, **follow(values, (*QUOTIENTS, *OTHERS_OF_A_SEQUENCE, *AT_ONCE))}
     del base["S"]
     heads = ("l_in" if nested else "l") if heads_divided else "n"
     for unused in {"l", "l_in"} - {heads}:
@@ -314,13 +339,14 @@ def base_values(values: Mapping[str, int], heads_divided: bool, nested: bool = F
 
 
 _WIDTHS = ("h", "d_q", "d_q_part", "d_c", "k", "r", "kv_part", "v", "r_half", "f", "V", "g", "m", "i")
-_COUNTED = ("P", "s", "t", "u", "b", *_WIDTHS, "q", "e", "c", "K", "R")
+# what structure asks of, whether it is one
+COUNTED = ("P", "s", "t", "u", "b", *_WIDTHS, "q", "e", "c", "K", "R")
 
 
 def predicates_of(base: Mapping[str, int], heads_divided: bool, nested: bool = False) -> Predicates:
     """The predicates that hold for these base values."""
     heads = ("l_in" if nested else "l") if heads_divided else "n"
-    ones = frozenset(name for name in (*_COUNTED, heads) if base.get(name) == 1)
+    ones = frozenset(name for name in (*COUNTED, heads) if base.get(name) == 1)
     zeros = frozenset(name for name in ("d_q", "r", "m", "i") if base.get(name, 0) == 0)
     alone = {symbol for symbol in ("E", "T") if base.get(symbol, 1) == 1}
     return predicates(ones | alone, zeros, heads_divided, base.get("t", 1) > 1, nested)

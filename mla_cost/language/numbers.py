@@ -1,13 +1,15 @@
 """Arithmetic that a rule states once, on a number or on an array of numbers.
 
 Plain ints stay plain ints and import nothing. An array is recognised by its shape and computed by the module of its
-own type. Whole numbers may stand in an array of doubles: below 2^53 every function here gives the same there.
+own type. Whole numbers may stand in an array of doubles: below 2^53 every function here gives the same there. What has
+a method of a function's name, as the text of an expression has, is asked by it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from math import lcm
 from typing import Any, Final, Protocol, overload
 
 
@@ -40,9 +42,21 @@ def _module(*values: Any) -> Any:
     return None
 
 
+def _asked(name: str, first: Any, second: Any) -> Any:
+    """What an operand of its own kind answers; None where both are numbers or arrays of them."""
+    if type(first) in _NUMBERS and type(second) in _NUMBERS:
+        return None
+    if hasattr(first, name):
+        return getattr(first, name)(second)
+    return getattr(second, name)(first) if hasattr(second, name) else None
+
+
 @_of_two
 def maximum(first: Any, second: Any) -> Any:
     """The larger of two, number by number."""
+    own = _asked("maximum", first, second)
+    if own is not None:
+        return own
     of_arrays = _module(first, second)
     return of_arrays.maximum(first, second) if of_arrays else max(first, second)
 
@@ -50,12 +64,17 @@ def maximum(first: Any, second: Any) -> Any:
 @_of_two
 def minimum(first: Any, second: Any) -> Any:
     """The smaller of two, number by number."""
+    own = _asked("minimum", first, second)
+    if own is not None:
+        return own
     of_arrays = _module(first, second)
     return of_arrays.minimum(first, second) if of_arrays else min(first, second)
 
 
 def where(condition: Any, then: Any, otherwise: Any) -> Any:
     """One of two, by a truth value or an array of them. Both are worked out: neither may divide by zero."""
+    if type(condition) not in _NUMBERS and hasattr(condition, "where"):
+        return condition.where(then, otherwise)
     of_arrays = _module(condition)
     if of_arrays:
         return of_arrays.where(condition, then, otherwise)
@@ -89,6 +108,13 @@ def round_up(number: Any, multiple: Any) -> Any:
     256
     """
     return ceil_divide(number, multiple) * multiple
+
+
+@_of_two
+def least_common_multiple(first: Any, second: Any) -> Any:
+    """The least number that both divide; not of arrays."""
+    own = _asked("least_common_multiple", first, second)
+    return lcm(first, second) if own is None else own
 
 
 def remainder(number: Any, by: Any) -> Any:

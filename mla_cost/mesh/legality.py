@@ -73,7 +73,7 @@ def _experts(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
         return
     yield from _divides("ep", parallel.ep, "experts", shape.num_experts)
     ranks, expert = parallel.stage_ranks, parallel.ep * parallel.etp
-    if ranks % expert:
+    if expert_ranks_left(parallel):
         name = f"tp {parallel.tp} x sp {parallel.sp} x dp {parallel.dp} = {ranks}"
         group = f"ep {parallel.ep} x etp {parallel.etp} = {expert}"
         yield Problem("ep", f"{name} ranks do not split into groups of {group}", _expert_way_out(parallel))
@@ -95,11 +95,21 @@ def sequence_parts(degrees: Any, *, megatron_sp: bool = True) -> Any:
     return degrees.sp * degrees.tp if megatron_sp else degrees.sp
 
 
+def positions_left(seq_len: Any, degrees: Any, *, megatron_sp: bool = True) -> Any:
+    """What a split into equal parts leaves of a sequence; it has to be nothing."""
+    return seq_len % sequence_parts(degrees, megatron_sp=megatron_sp)
+
+
+def expert_ranks_left(parallel: Parallel) -> Any:
+    """Ranks of a stage that are in no whole group of experts; there have to be none."""
+    return parallel.stage_ranks % (parallel.ep * parallel.etp)
+
+
 def _sequence(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
     if shape.seq_len is None:
         return
     step = sequence_parts(parallel, megatron_sp=shape.megatron_sp)
-    if shape.seq_len % step:
+    if positions_left(shape.seq_len, parallel, megatron_sp=shape.megatron_sp):
         above = round_up(shape.seq_len, step)
         message = f"seq_len {shape.seq_len} does not split over sp {parallel.sp} x tp {step // parallel.sp}"
         below = f" or {above - step}" if above > step else ""

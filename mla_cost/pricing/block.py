@@ -1,122 +1,132 @@
-"""A program evaluated at a point: one block, or a stack of equal blocks."""
+"""One block of attention, or equal ones in a row: one stage of layers without ends, one micro-batch, no optimizer.
+
+Its peaks are found as those of any stage (`mla_cost.pricing.stage`). What is its own: gradients of weights are tensors
+that stay until all blocks have gone back, since nothing stands that they could be added to.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Final, NamedTuple
 
-from mla_cost.declared.kernels import KERNELS
-from mla_cost.language.dims import Predicates
-from mla_cost.language.evaluate import EXACT_LIMIT, Evaluation, ExactLimitError, Walk, account_of
-from mla_cost.language.fused_workspace import CALL
-from mla_cost.language.machine import FusedCall
-from mla_cost.language.numbers import maximum
-from mla_cost.language.program import Kernel, ProgramError
+from mla_cost.language.evaluate import EXACT_LIMIT, Evaluation, ExactLimitError
 from mla_cost.language.workspace import kinds_of
-from mla_cost.pricing.compile import timeline
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.placement import Chunk
+from mla_cost.pricing.evaluation import evaluation, too_large
 from mla_cost.pricing.key import Key
-from mla_cost.pricing.resolve import Illegal, Point
+from mla_cost.pricing.resolve import Point
+from mla_cost.pricing.stage import ChunkCost, Look, Segment, activations, as_gathered, as_seen, chunk_cost, segment_at
+from mla_cost.pricing.stage_cost import StageCost
+from mla_cost.weights.held import RankParameters
+from mla_cost.weights.states import weights_alone
+
+# from whose first layer nothing goes back to another stage, and from whose last nothing goes on
+ALONE: Final = Chunk(embedding=True, first=0, num_layers=1, num_mtp=0, loss=True)
 
 
 class BlockFigures(NamedTuple):
-    """The figures of `layers` equal blocks at a point, for one family's kernel workspace. All bytes, one rank.
+    """`layers` equal blocks as a stage, for one family's kernel workspace. All bytes, one rank.
 
-    seen: as torch's dispatcher shows one block. allocated: as an allocator does, without the parameters.
+    kinds: the workspace that counts.
     """
 
-    point: Point
-    at: Evaluation
-    layers: int
+    stage: StageCost
     kinds: frozenset[str]
-    seen: Walk
-    allocated: Walk
-    saved_bytes: int
-    peak_bytes: int
-    parameter_bytes: int
-    gradient_bytes: int
-    allocated_peak_bytes: int
 
+    @property
+    def layers(self) -> int:
+        """How many blocks."""
+        return sum(chunk.num_layers for chunk in self.stage.chunks)
 
-def evaluation(point: Point) -> Evaluation:
-    """The program of a point at its values.
+    @property
+    def allocated(self) -> Segment:
+        """The first block as an allocator has it, without the parameters."""
+        return self.stage.costs[0].segments[0]
 
-    Raises:
-        Illegal: no program exists, or a size leaves the range in which every evaluator is exact.
+    @property
+    def seen(self) -> Segment:
+        """The first block as torch's dispatcher shows it."""
+        assert self.stage.shown is not None
+        return self.stage.shown[0][0].segments[0]
 
-    """
-    try:
-        account = account_of(timeline(point.key))
-        values = dict(point.values)
-        for call in account.timeline.fused_calls:
-            values["fused_workspace"] = fused_workspace(point.kernel, point.key.predicates, call, values)
-        return Evaluation(account, values)
-    except ProgramError as error:
-        raise Illegal(f"{error}{_kernel_way_out(point)}") from None
-    except ExactLimitError as error:
-        raise too_large(error) from None
+    @property
+    def point(self) -> Point:
+        """The program of the first block."""
+        return self.allocated.point
 
+    @property
+    def at(self) -> Evaluation:
+        """That program evaluated."""
+        return self.allocated.at
 
-def _kernel_way_out(point: Point) -> str:
-    others = [kernel.name for kernel in KERNELS.values() if kernel.shared_text is not None]
-    return f"; kernels that take this form: {', '.join(others)}" if point.kernel.shared_text is None else ""
+    @property
+    def saved_bytes(self) -> int:
+        """What all blocks keep between forward and backward."""
+        return self.stage.saved_bytes
 
+    @property
+    def peak_bytes(self) -> int:
+        """The most alive as torch's dispatcher shows it."""
+        return self.stage.seen.bytes
 
-def too_large(error: ExactLimitError) -> Illegal:
-    """The refusal of bytes that not every evaluator would give exactly."""
-    return Illegal(f"{error}: bytes are exact below 2^53 only; make the plan smaller")
+    @property
+    def parameter_bytes(self) -> int:
+        """Weights of all blocks."""
+        return self.stage.states.weight_bytes
 
+    @property
+    def gradient_bytes(self) -> int:
+        """Gradients of all weights."""
+        return self.stage.gradient_bytes
 
-def fused_workspace(kernel: Kernel, predicates: Predicates, call: FusedCall, values: Mapping[str, Any]) -> Any:
-    """What a fused kernel holds inside the backward of a call: bytes, a number or an array as the values are."""
-
-    def dim(name: str) -> Any:
-        return predicates.size(name).at(values)
-
-    queries, batch, heads, qk = (dim(name) for name in call.query)
-    key_heads = dim(call.key[2]) if len(call.key) == 4 else 1
-    sizes = (batch, heads, key_heads, queries, dim(call.key[0]), qk, dim(call.value[-1]))
-    return kernel.workspace.at(dict(zip(CALL, sizes, strict=True)))
+    @property
+    def allocated_peak_bytes(self) -> int:
+        """The most that an allocator has, with the weights."""
+        return self.stage.peak
 
 
 def figures(point: Point, family: str, layers: int = 1) -> BlockFigures:
-    """The figures of a stack of `layers` equal blocks.
+    """The figures of a row of `layers` equal blocks.
 
     Raises:
         Illegal: as `evaluation`.
 
     """
-    try:
-        return _figures(point, evaluation(point), kinds_of(family), layers)
-    except ExactLimitError as error:
-        raise too_large(error) from None
+    return BlockFigures(block_stage(point, family, layers), kinds_of(family))
 
 
-def _figures(point: Point, at: Evaluation, kinds: frozenset[str], layers: int) -> BlockFigures:
-    seen, allocated = at.walk(), at.walk_allocated(kinds)
-    held, gradients = layers * at.parameter_bytes(), at.gradient_bytes()
-    peak, allocated_peak = seen.peak.bytes, allocated.peak.bytes
+def block_stage(point: Point, family: str, layers: int = 1) -> StageCost:
+    """A row of equal blocks as the one stage of a pipeline.
+
+    Raises:
+        Illegal: as `evaluation`.
+
+    """
+    blocks = [(point, evaluation(point), 1)]
     if layers > 1:
-        inner = evaluation(_inner(point))
-        others, kept = layers - 1, seen.after_forward - at.bytes_of(0)
-        peak = stacked(_most(seen), inner.walk().peak.bytes, others, kept)
-        last = inner.walk_allocated(kinds).peak.bytes
-        allocated_peak = stacked(_most(allocated), last, others, kept, gradients)
-    if max(held + allocated_peak, peak) >= EXACT_LIMIT:
-        raise ExactLimitError(f"{layers} blocks")
-    return BlockFigures(
-        point=point,
-        at=at,
-        layers=layers,
-        kinds=kinds,
-        seen=seen,
-        allocated=allocated,
-        saved_bytes=layers * at.saved_bytes(),
-        peak_bytes=peak,
-        parameter_bytes=held,
-        gradient_bytes=layers * gradients,
-        allocated_peak_bytes=held + allocated_peak,
+        inner = _inner(point)
+        blocks.append((inner, evaluation(inner), layers - 1))
+
+    def cost(look: Look, *, gradients_stay: bool) -> ChunkCost:
+        segments = [segment_at("", *block, look) for block in blocks]
+        return chunk_cost(ALONE, segments, gradients_stay=gradients_stay)
+
+    shown, costs = (cost(as_seen, gradients_stay=False),), (cost(as_gathered(family), gradients_stay=True),)
+    weights = layers * blocks[0][1].parameter_bytes()
+    alone = Parallel()
+    found = StageCost(
+        stage=0,
+        chunks=(ALONE._replace(num_layers=layers),),
+        costs=costs,
+        held=RankParameters(),
+        states=weights_alone(weights),
+        active=activations(alone, 0, costs),
+        shown=(shown, activations(alone, 0, shown)),
     )
+    if max(found.peak, found.seen.bytes) >= EXACT_LIMIT:
+        raise too_large(ExactLimitError(f"{layers} blocks"))
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -125,30 +135,5 @@ def _inner_key(key: Key) -> Key:
 
 
 def _inner(point: Point) -> Point:
-    """A block whose input nobody else holds: every block of a stack but the first."""
+    """A block whose input nobody else holds: every one of a row but the first."""
     return point._replace(key=_inner_key(point.key))
-
-
-def _most(walk: Walk) -> tuple[int, int]:
-    return walk.forward.bytes, walk.backward.bytes
-
-
-def stacked(
-    first: tuple[Any, Any],
-    inner: Any,
-    others: Any,
-    kept: Any,
-    gradients: Any = 0,
-) -> Any:
-    """The peak of equal blocks in a row: numbers, or arrays of them.
-
-    first: the most alive in forward and in backward of the block that holds its input. inner: the most of one that
-    does not, `others` of which follow. kept: what a block adds to the pile in forward, its output (the next one's
-    input) included. gradients: of one block's weights, where they count.
-
-    Forward piles up what each block keeps; in backward the pile falls block by block while gradients of weights rise:
-    linear, so an end is the largest. The ends are the last block and the first, which alone holds its input and so is
-    at least the second.
-    """
-    forward, backward = first
-    return maximum(maximum(forward, backward + others * gradients), others * kept + inner)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from mla_cost.declared import defaults
+from mla_cost.language import evaluate
 from mla_cost.language.evaluate import account_of
 from mla_cost.language.machine import PROGRAMS, Allocation, Timeline
+from mla_cost.language.polynomial import Polynomial
 from mla_cost.pricing.block import BlockFigures
+from mla_cost.pricing.compile import timeline
+from mla_cost.pricing.key import form_of
 from mla_cost.results import Difference
 
 INTERMEDIATES = "n x d_c intermediates"
@@ -62,3 +67,18 @@ def _sums(it: BlockFigures) -> dict[str, list[int]]:
             row[2] += amount if allocation.alive_at(allocated) else 0
     found[WORKSPACE] = [0, 0, it.at.work_at(allocated, it.kinds)]
     return found
+
+
+def sends_more_than_baseline(it: BlockFigures) -> bool:
+    """Whether forward sends more than the baseline form under its own scheme, where that divides the heads alike."""
+    declared = form_of(defaults.BASELINE)
+    if it.point.scheme.name == declared.scheme or not it.point.scheme.divides_heads:
+        return False
+    run = timeline(it.point.key._replace(form=declared.name, scheme=declared.scheme, kernel=defaults.ATTENTION_KERNEL))
+    sent, theirs = (_wire(each).at(it.at.values) for each in (it.at.account.timeline, run))
+    return sent > theirs
+
+
+@lru_cache(maxsize=PROGRAMS)
+def _wire(run: Timeline) -> Polynomial:
+    return evaluate.wire(run, "forward")

@@ -11,9 +11,11 @@ from mla_cost.language.machine import PROGRAMS, Timeline
 from mla_cost.language.polynomial import Polynomial
 from mla_cost.results import FlopCount, Flops
 
+Programs = Sequence[tuple[Evaluation, int]]  # and how many equal ones stand in a row
 
-def flops(programs: Sequence[Evaluation], times: int, causal: bool) -> Flops:
-    """What programs, one after another, run in so many repeats: blocks of a stack, or micro-batches of a stage."""
+
+def flops(programs: Programs, times: int, causal: bool) -> Flops:
+    """What programs in a row run, all of them so many times: the micro-batches of a stage."""
     return Flops(_of_phase(programs, "forward", times, causal), _of_phase(programs, "backward", times, causal))
 
 
@@ -22,9 +24,10 @@ def executed(run: Flops) -> int:
     return (run.forward.executed or 0) + (run.backward.executed or 0)
 
 
-def _of_phase(programs: Sequence[Evaluation], phase: str, times: int, causal: bool) -> FlopCount:
-    each = [(_polynomials(at.account.timeline, phase, causal), at.values) for at in programs]
-    return FlopCount(*(times * sum(found[which].at(values) for found, values in each) for which in range(2)))
+def _of_phase(programs: Programs, phase: str, times: int, causal: bool) -> FlopCount:
+    each = [(_polynomials(at.account.timeline, phase, causal), at.values, count) for at, count in programs]
+    totals = (sum(count * found[which].at(values) for found, values, count in each) for which in range(2))
+    return FlopCount(*(times * total for total in totals))
 
 
 @lru_cache(maxsize=PROGRAMS)

@@ -13,7 +13,8 @@ from mla_cost.inputs.table import TABLE
 from mla_cost.mesh.placement import implied_layout
 from mla_cost.mesh.schedule import idle
 from mla_cost.pricing.compile import saved
-from mla_cost.pricing.whole_model import StageCost, parallel_of, state_settings
+from mla_cost.pricing.stage_cost import StageCost
+from mla_cost.pricing.whole_model import parallel_of, state_settings
 
 FUSED = TABLE["moe_style"].default
 MTP_PARTS = "several multi-token-prediction modules, and one apart from the loss, are priced from their parts"

@@ -1,40 +1,69 @@
-"""One row of a plan: a point's figures as typed results."""
+"""The rows of a plan: one result per form, for the worst stage of a model or for the one that blocks alone are."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
+from mla_cost.declared.profiles import PROFILES
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.language import evaluate
-from mla_cost.language.dims import declared, product_text
-from mla_cost.language.machine import DTYPE_BYTES, PROGRAMS, Allocation, Timeline
-from mla_cost.language.polynomial import Polynomial
+from mla_cost.language.evaluate import EXACT_LIMIT, ExactLimitError
+from mla_cost.language.workspace import kinds_of
+from mla_cost.mesh.schedule import schedule_of
 from mla_cost.pricing import automatic, verdicts
 from mla_cost.pricing import notes as ignored
-from mla_cost.pricing.block import BlockFigures, figures
-from mla_cost.pricing.compare import compare
-from mla_cost.pricing.compile import timeline
-from mla_cost.pricing.flops import flops
-from mla_cost.pricing.key import form_of
+from mla_cost.pricing.block import BlockFigures
+from mla_cost.pricing.compare import compare, sends_more_than_baseline
+from mla_cost.pricing.evaluation import too_large
+from mla_cost.pricing.key import Key
+from mla_cost.pricing.model_notes import model_notes
 from mla_cost.pricing.notes import why_no_layout
-from mla_cost.pricing.resolve import Illegal, Point, resolve
-from mla_cost.pricing.step_traffic import collectives, communication
-from mla_cost.pricing.times import block_time
+from mla_cost.pricing.resolve import IMPLEMENTATION, Illegal, Point
+from mla_cost.pricing.stage import StageActivations
+from mla_cost.pricing.stage_cost import StageCost
+from mla_cost.pricing.stage_work import communications, stage_flops
+from mla_cost.pricing.step_traffic import Totals
+from mla_cost.pricing.tensors import in_detail
+from mla_cost.pricing.times import block_time, step_time
+from mla_cost.pricing.whole_model import evaluated, parallel_of, reported, verdict, worst_of
 from mla_cost.results import (
     Beside,
     Breakdown,
     Communication,
     Flops,
+    FusedOption,
     Memory,
     PeakEvent,
     Result,
-    TensorCost,
+    Stage,
+    Time,
     Verdict,
 )
+
+_RESOLVED = ("v_layout", "value_padding", "attention_layout", "softmax_dtype", "mask", "names")
+_OF_BLOCKS = ("remat", "causal", "layers", "idle_mlp")
+_OF_MODELS = ("remat", "causal", "tp", "pp", "ep", "etp", "dp", "sharding", "optimizer", "cross_entropy")
+
+
+class Priced(NamedTuple):
+    """A form evaluated: the settings with the kernel that runs, why that one, every stage and what each sends.
+
+    worst: the stage that the row is about. point: the last program of its first chunk.
+    """
+
+    settings: PlanSettings
+    why: tuple[str, ...]
+    costs: Sequence[StageCost]
+    traffic: Sequence[Communication]
+    worst: StageCost
+    point: Point
+
+    def block(self, device: DeviceConfig | None) -> BlockFigures:
+        """The row of blocks that the one stage is."""
+        return BlockFigures(self.worst, kinds_of(device.family if device else "none"))
 
 
 def rows(
@@ -44,49 +73,37 @@ def rows(
 
     timed: whether anybody reads how long it takes, which costs as much as all else.
     """
-    family = device.family if device else "none"
-    chosen = {form: automatic.with_kernel(model, device, form, settings) for form in settings.form}
-    priced = {form: _try(model, form, own, family) for form, (own, _) in chosen.items()}
-    baseline = _baseline(model, automatic.with_kernel(model, device, defaults.BASELINE, settings)[0], family, priced)
-    found = []
-    for form, it in priced.items():
-        own, why = chosen[form]
-        if isinstance(it, Illegal):
-            found.append(illegal(device, form, own, str(it)))
-        else:
-            row = _row(model, device, own, it, baseline, why, timed=timed)
-            found.append(row._replace(beside=_beside(model, device, settings, row) if why else None))
-    return found
+    priced = {form: _try(model, device, form, settings) for form in settings.form}
+    baseline = _baseline(model, device, settings, priced) if settings.scope == "attention" else None
+    return [
+        it if isinstance(it, Result) else _row(model, device, settings, it, form, baseline, timed=timed)
+        for form, it in priced.items()
+    ]
 
 
-def _beside(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result) -> Beside | None:
-    """The same block op by op, beside a row whose fused kernel was chosen; None where it makes no program."""
-    if device is None or row.kernel == automatic.EAGER:
-        return None
-    asked = settings.model_copy(update={"kernel": automatic.EAGER})
-    it = _try(model, row.form, asked, device.family)
-    if isinstance(it, Illegal):
-        return None
-    reported = verdicts.brief_verdict(model, device, asked, it)
-    peaks = it.saved_bytes, it.peak_bytes, it.allocated_peak_bytes
-    return Beside(automatic.EAGER, *peaks, reported.status, reported.reason)
-
-
-def _try(model: ModelConfig, form: str, settings: PlanSettings, family: str) -> BlockFigures | Illegal:
+def _try(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> Priced | Result:
+    """A form priced, or its row where it makes no program."""
     try:
-        return figures(resolve(model, form, settings), family, settings.layers)
+        chosen, why, costs = evaluated(model, device, form, settings)
+        worst, traffic = reported(costs, settings), communications(model, costs, chosen)
+        if settings.scope == "model":
+            _require_exact(worst, traffic)
+        return Priced(chosen, why, costs, traffic, worst, worst.costs[0].segments[-1].point)
     except Illegal as error:
-        return error
+        own = settings
+        if settings.scope == "attention":
+            own, _ = automatic.with_kernel(model, device, form, settings)
+        return illegal(device, form, own, str(error))
 
 
 def _baseline(
-    model: ModelConfig, settings: PlanSettings, family: str, priced: dict[str, BlockFigures | Illegal]
+    model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, priced: dict[str, Priced | Result]
 ) -> BlockFigures | None:
     """What every form is compared with: the baseline form under its own scheme, if these settings allow it."""
     found = priced.get(defaults.BASELINE) if settings.scheme is None else None
     if found is None:
-        found = _try(model, defaults.BASELINE, settings.model_copy(update={"scheme": None}), family)
-    return None if isinstance(found, Illegal) else found
+        found = _try(model, device, defaults.BASELINE, settings.model_copy(update={"scheme": None}))
+    return found.block(device) if isinstance(found, Priced) else None
 
 
 def illegal(device: DeviceConfig | None, form: str, settings: PlanSettings, reason: str) -> Result:
@@ -98,7 +115,7 @@ def illegal(device: DeviceConfig | None, form: str, settings: PlanSettings, reas
         scheme=settings.scheme or FORMS[form].scheme,
         kernel=settings.kernel,
         profile=settings.profile,
-        settings=_asked(settings),
+        settings={field: getattr(settings, field) for field in (*_RESOLVED, *_OF_BLOCKS)},
         key="",
         memory=Memory(),
         communication=Communication(),
@@ -112,180 +129,232 @@ def _row(
     model: ModelConfig,
     device: DeviceConfig | None,
     settings: PlanSettings,
-    it: BlockFigures,
+    it: Priced,
+    form: str,
     baseline: BlockFigures | None,
-    why: tuple[str, ...],
     *,
     timed: bool,
 ) -> Result:
-    found = numbers(model, device, settings, it)
-    verdict = found.verdict
-    time = block_time(it, device, settings) if timed else None
-    notes = [*why, *_notes(it), *ignored.block_notes(settings, it.point, device=device is not None)]
-    if timed:
-        notes += ignored.of_times(settings, time, lambda other: block_time(it, device, other))
-    if device and verdict and verdict.status == "oom":
-        notes.insert(0, verdicts.fused_way_out(model, device, it.point.form, settings))
-    return found._replace(
-        settings=_settings(settings, it.point),
-        memory=_memory(it, found.memory),
-        compared_to_explicit=compare(it, baseline) if baseline is not None else (),
-        notes=tuple(note for note in notes if note),
-        time=time,
-    )
-
-
-def numbers(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, it: BlockFigures) -> Result:
-    """A result with what columns tell of it, and without its tensors, moments, time and words."""
-    return Result(
+    """The row of a form that is priced. settings: as they were asked for."""
+    alone = settings.scope == "attention"
+    point, worst, time_of = it.point, it.worst, _time_of(model, device, it)
+    time = time_of(it.settings) if timed else None
+    notes = _notes_of_block(it, device) if alone else _notes(model, device, settings, it)
+    found = Result(
         device=device.name if device else None,
         scope=settings.scope,
-        form=it.point.form,
-        scheme=it.point.scheme.name,
-        kernel=it.point.kernel.name,
+        form=form,
+        scheme=point.scheme.name,
+        kernel=point.kernel.name,
         profile=settings.profile,
-        settings={},
-        key=it.point.key.predicates.words(),
-        memory=Memory(
-            saved_bytes=it.saved_bytes,
-            peak_bytes=it.peak_bytes,
-            parameter_bytes=it.parameter_bytes,
-            allocated_peak_bytes=it.allocated_peak_bytes,
-        ),
-        communication=communication(collectives(it.at, it.layers)),
-        flops=flops([it.at], it.layers, settings.causal),
+        settings=_settings_of_block(it.settings, point) if alone else _settings(it.settings, point.key, worst.stage),
+        key=point.key.predicates.words(),
+        memory=_memory(it.costs, worst, it.traffic),
+        communication=it.traffic[worst.stage],
+        flops=stage_flops(worst, it.settings),
         compared_to_explicit=(),
-        verdict=verdicts.verdict(model, device, settings, it) if device else None,
+        verdict=_reported_verdict(model, device, it) if device else None,
+        notes=(*it.why, *notes, *(ignored.of_times(it.settings, time, time_of) if timed else ())),
+        time=time,
     )
+    return _in_detail(model, device, it, found, baseline) if alone else found
 
 
-def _asked(settings: PlanSettings) -> dict[str, Any]:
-    """The settings of a row that has no program, as they were asked for."""
-    fields = ("v_layout", "value_padding", "attention_layout", "softmax_dtype", "mask", "names", "remat", "causal")
-    return {field: getattr(settings, field) for field in (*fields, "layers", "idle_mlp")}
-
-
-def _settings(settings: PlanSettings, point: Point) -> dict[str, Any]:
-    key = point.key
-    return {
-        "v_layout": key.v_layout,
-        "v_layout_effect": "as set" if point.v_layout_matters else f"no effect: {why_no_layout(point)}",
-        "value_padding": key.value_padding,
-        "attention_layout": key.attention_layout,
-        "softmax_dtype": key.softmax_dtype,
-        "mask": key.mask,
-        "names": key.names,
-        "norm": key.norm,
-        "remat": settings.remat,
-        "causal": settings.causal,
-        "layers": settings.layers,
-        "idle_mlp": settings.idle_mlp,
-    }
-
-
-# ---- memory
-
-
-def _memory(it: BlockFigures, memory: Memory) -> Memory:
-    """The figures that columns tell, with where they come from."""
-    at = it.allocated.peak.event
-    alive = [a for a in it.at.account.gradients if _allocations(it)[a].alive_at(at)]
-    gradients = sum(map(it.at.bytes_of, alive))
-    work = it.at.work_at(at, it.kinds)
-    return memory._replace(
-        parameter_gradient_bytes=gradients,
-        parameter_gradient_total_bytes=it.gradient_bytes,
-        kernel_workspace_bytes=work,
-        peak_moment=_peak_event(it, it.seen.peak.event),
-        allocated_peak_moment=_peak_event(it, at),
-        tensors=_tensors(it),
-        breakdown=_breakdown(it, gradients, work),
+def _in_detail(
+    model: ModelConfig, device: DeviceConfig | None, it: Priced, row: Result, baseline: BlockFigures | None
+) -> Result:
+    """The row of blocks with what one of them is made of, beside the baseline form, op by op and other kernels."""
+    block, settings = it.block(device), it.settings
+    row = row._replace(
+        memory=in_detail(row.memory, block),
+        compared_to_explicit=compare(block, baseline) if baseline is not None else (),
+        beside=_beside(model, device, settings, row) if it.why else None,
     )
+    found = row.verdict
+    if device is None or found is None:
+        return row
+    options = verdicts.fused_options(model, device, row.form, settings)
+    if found.status == "oom":
+        way_out = _fused_way_out(model, device, row.form, settings, options)
+        row = row._replace(notes=(*[way_out] * bool(way_out), *row.notes))
+    return row._replace(verdict=found._replace(fused_kernels=options))
 
 
-def _allocations(it: BlockFigures) -> list[Allocation]:
-    return it.at.account.timeline.allocations
+def _time_of(model: ModelConfig, device: DeviceConfig | None, it: Priced) -> Callable[[PlanSettings], Time | None]:
+    """How long blocks, or an optimizer step, take under some settings."""
+    if it.settings.scope == "attention":
+        return lambda asked: block_time(it.block(device), device, asked)
+    return lambda asked: step_time(model, device, asked, it.costs, it.traffic, _model_flops(it.costs, asked))
 
 
-def _peak_event(it: BlockFigures, event: int) -> PeakEvent:
-    found = it.at.account.timeline.events[event]
-    return PeakEvent(found.phase, found.op)
+def _beside(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, row: Result) -> Beside | None:
+    """The same block op by op, beside a row whose fused kernel was chosen; None where it makes no program."""
+    if device is None or row.kernel == automatic.EAGER:
+        return None
+    it = _try(model, device, row.form, settings.model_copy(update={"kernel": automatic.EAGER}))
+    if isinstance(it, Result):
+        return None
+    found = _verdict(model, device, it, it.worst)
+    peaks = it.worst.saved_bytes, it.worst.seen.bytes, it.worst.peak
+    return Beside(automatic.EAGER, *peaks, found.status, found.reason)
 
 
-def _breakdown(it: BlockFigures, gradients: int, work: int) -> tuple[Breakdown, ...]:
-    own = it.allocated.peak.bytes - gradients - work
-    parts = [
-        ("tensors of one block", own),
-        ("kernel workspace", work),
-        ("parameters", it.parameter_bytes),
-        ("parameter gradients of one block", gradients),
-        ("the other blocks", it.allocated_peak_bytes - it.parameter_bytes - it.allocated.peak.bytes),
-    ]
-    return tuple(Breakdown(name, amount, "counted") for name, amount in parts if amount)
+def _fused_way_out(
+    model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings, options: Sequence[FusedOption]
+) -> str:
+    """For a plan that does not fit: the first fused kernel under which it does, in words; empty where none is."""
+    for option in options:
+        asked = settings.model_copy(update={"kernel": option.kernel, "value_padding": option.value_padding})
+        it = _try(model, device, form, asked)
+        if isinstance(it, Result):
+            continue
+        found = _verdict(model, device, it, it.worst)
+        if found.status in {"fits", "tight"}:
+            return f"on {device.name} with --kernel {option.kernel}: {found.reason}"
+    return ""
 
 
-def _tensors(it: BlockFigures) -> tuple[TensorCost, ...]:
-    """Every storage that is saved or alive at the peak."""
-    event = it.seen.peak.event
-    size = {dim: it.point.key.predicates.size(dim).at(it.at.values) for dim in _dims(it.at.account.timeline)}
-    return tuple(
-        TensorCost(
-            name=allocation.label,
-            dims=text,
-            shape=tuple(size[dim] for dim in allocation.dims),
-            dtype=allocation.dtype,
-            bytes=it.at.bytes_of(allocation.number),
-            storage=allocation.number,
-            saved=allocation.saved,
-            alive_at_peak=allocation.alive_at(event),
-            formula=formula,
-        )
-        for allocation, text, formula in _texts(it.at.account.timeline)
-        if allocation.saved or (allocation.alive_at(event) and allocation.kind != "parameter_gradient")
-    )
+def _notes(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, it: Priced) -> Iterator[str]:
+    """What the reader of a stage's row has to know beside."""
+    yield from PROFILES[settings.profile].notes
+    yield from model_notes(model, settings, it.costs)
+    yield from ignored.notes(model, settings, it.point, device=device is not None)
 
 
-@lru_cache(maxsize=PROGRAMS)
-def _dims(run: Timeline) -> tuple[str, ...]:
-    return tuple({dim: None for allocation in run.allocations for dim in allocation.dims})
-
-
-@lru_cache(maxsize=PROGRAMS)
-def _texts(run: Timeline) -> tuple[tuple[Allocation, str, str], ...]:
-    return tuple((a, " ".join(a.dims), byte_formula(a)) for a in run.allocations)
-
-
-def byte_formula(allocation: Allocation) -> str:
-    """The bytes of a storage from the symbols of its dims: 2*S*b*l*(k+r)."""
-    return product_text((str(DTYPE_BYTES[allocation.dtype]), *declared(allocation.dims)))
-
-
-# ---- notes
-
-
-def _notes(it: BlockFigures) -> list[str]:
-    notes = []
+def _notes_of_block(it: Priced, device: DeviceConfig | None) -> Iterator[str]:
+    """The same of blocks alone."""
     if not it.point.v_layout_matters:
-        notes.append(f"v_layout: no effect ({why_no_layout(it.point)})")
-    notes += it.point.scheme.notes
-    if _sends_more_than_baseline(it):
-        notes.append(f"at this number of heads per rank it sends more bytes than {defaults.BASELINE}")
-    return notes
+        yield f"v_layout: no effect ({why_no_layout(it.point)})"
+    yield from it.point.scheme.notes
+    if sends_more_than_baseline(it.block(device)):
+        yield f"at this number of heads per rank it sends more bytes than {defaults.BASELINE}"
+    yield from ignored.block_notes(it.settings, it.point, device=device is not None)
 
 
-def _sends_more_than_baseline(it: BlockFigures) -> bool:
-    """Whether forward sends more than the baseline form under its own scheme, where that divides the heads alike."""
-    declared = form_of(defaults.BASELINE)
-    if it.point.scheme.name == declared.scheme or not it.point.scheme.divides_heads:
-        return False
-    run = timeline(it.point.key._replace(form=declared.name, scheme=declared.scheme, kernel=defaults.ATTENTION_KERNEL))
-    return _sent(it.at.account.timeline, it) > _sent(run, it)
+# ---- numbers of the row
 
 
-def _sent(run: Timeline, it: BlockFigures) -> int:
-    return _wire(run).at(it.at.values)
+def _model_flops(costs: Sequence[StageCost], settings: PlanSettings) -> int:
+    """Of all ranks in one optimizer step, as the numerator of model flops utilisation counts them."""
+    alike = {id(cost.costs): cost for cost in costs}
+    each = {key: stage_flops(cost, settings) for key, cost in alike.items()}
+    of_stages = (each[id(cost.costs)] for cost in costs)
+    ranks = settings.tp * settings.sp * settings.dp
+    return sum((it.forward.model or 0) + (it.backward.model or 0) for it in of_stages) * ranks
 
 
-@lru_cache(maxsize=PROGRAMS)
-def _wire(run: Timeline) -> Polynomial:
-    return evaluate.wire(run, "forward")
+def _require_exact(worst: StageCost, traffic: Sequence[Communication]) -> None:
+    """Refuse sums that not every evaluator would give exactly; every part of them is below the limit already.
+
+    Raises:
+        Illegal: the peak, or the payload bytes of one optimizer step, or what any stage sends in one, reach 2^53.
+
+    """
+    every, most = Totals(traffic[worst.stage].collectives), max(Totals(sent.collectives).wire() for sent in traffic)
+    for what, amount in (
+        ("the worst stage holds", worst.peak),
+        ("a rank sends in one step", max(every.payload(), most)),
+    ):
+        if amount >= EXACT_LIMIT:
+            raise too_large(ExactLimitError(f"{what} {amount} bytes"))
+
+
+def _verdict(model: ModelConfig, device: DeviceConfig, it: Priced, cost: StageCost) -> Verdict:
+    """What a device says to a stage."""
+    asked = it.settings if cost is it.worst else it.settings.model_copy(update={"stage": cost.stage})
+    return verdict(model, device, asked, it.point, cost.peak, cost.allowed)
+
+
+def _reported_verdict(model: ModelConfig, device: DeviceConfig, it: Priced) -> Verdict:
+    """That of the stage which a row is about, with what its reader has to know beside it."""
+    found, worst = _verdict(model, device, it, it.worst), worst_of(it.costs)
+    if found.status in {"fits", "tight"} and worst.peak > it.worst.peak:
+        other = _verdict(model, device, it, worst)
+        if other.status == "oom":
+            found = found._replace(reason=f"{found.reason}; the plan does not fit: {other.reason}")
+    if it.settings.scope == "attention":
+        return found
+    return verdicts.with_first_line(model, device, it.settings, it.point.form, found)
+
+
+def _settings_of_block(settings: PlanSettings, point: Point) -> dict[str, Any]:
+    matters = "as set" if point.v_layout_matters else f"no effect: {why_no_layout(point)}"
+    resolved = {field: getattr(point.key, field) for field in (*_RESOLVED, "norm")}
+    resolved = {"v_layout": resolved.pop("v_layout"), "v_layout_effect": matters, **resolved}
+    return {**resolved, **{field: getattr(settings, field) for field in _OF_BLOCKS}}
+
+
+def _settings(settings: PlanSettings, key: Key, stage: int) -> dict[str, Any]:
+    fixed = PROFILES[key.profile].fixed
+    priced = ("value_padding", "v_layout", "attention_layout", "softmax_dtype", "mask", "norm", "names", "moe_style")
+    own = IMPLEMENTATION if PROFILES[key.profile].texts else ()
+    found = {field: getattr(key if field in fixed else settings, field) for field in priced}
+    found["value_padding"] = key.value_padding
+    found["schedule"] = schedule_of(parallel_of(settings)).name
+    return {**found, **{field: getattr(settings, field) for field in (*_OF_MODELS, *own)}, "stage": stage}
+
+
+def _memory(costs: Sequence[StageCost], worst: StageCost, traffic: Sequence[Communication]) -> Memory:
+    held = worst.states
+    return Memory(
+        saved_bytes=worst.saved_bytes,
+        peak_bytes=worst.seen.bytes,
+        parameter_bytes=held.weight_bytes,
+        parameter_gradient_bytes=held.gradient_bytes,
+        parameter_gradient_total_bytes=worst.gradient_bytes,
+        optimizer_bytes=held.optimizer_bytes,
+        kernel_workspace_bytes=None,
+        allocated_peak_bytes=worst.peak,
+        peak_moment=_peak_event(worst.seen),
+        allocated_peak_moment=_peak_event(worst.beside),
+        breakdown=tuple(_breakdown(worst)),
+        stages=tuple(_stage(cost, Totals(sent.collectives).wire()) for cost, sent in zip(costs, traffic, strict=True)),
+    )
+
+
+def _peak_event(active: StageActivations) -> PeakEvent:
+    phase, _, op = active.where.partition(" of ")
+    return PeakEvent(phase, op)
+
+
+def _breakdown(worst: StageCost) -> Iterator[Breakdown]:
+    held, active = worst.states, worst.active
+    beside = (
+        [("kept for micro-batches in flight", active.saved_in_flight), ("working micro-batch", active.working)]
+        if worst.beside is active
+        else [
+            ("gradients in fp32, inside the optimizer step", held.step_bytes - held.making_bytes),
+            ("a matrix's update, inside the optimizer step", held.making_bytes),
+        ]
+    )
+    parts = [
+        ("weights", held.weight_bytes),
+        ("gradients", held.gradient_bytes),
+        ("optimizer states", held.optimizer_bytes),
+        ("buffers", held.buffer_bytes),
+        *beside,
+    ]
+    yield from (Breakdown(name, amount, "counted") for name, amount in parts if amount)
+    yield from worst.persistent
+
+
+def _stage(cost: StageCost, sent: int) -> Stage:
+    return Stage(
+        stage=cost.stage,
+        layers=sum(chunk.num_layers for chunk in cost.chunks),
+        mtp_modules=sum(chunk.num_mtp for chunk in cost.chunks),
+        embedding=any(chunk.embedding for chunk in cost.chunks),
+        loss=any(chunk.loss for chunk in cost.chunks),
+        in_flight=cost.beside.in_flight,
+        weight_bytes=cost.states.weight_bytes,
+        gradient_bytes=cost.states.gradient_bytes,
+        optimizer_bytes=cost.states.optimizer_bytes,
+        kept_bytes=cost.beside.saved_in_flight,
+        working_bytes=cost.beside.working,
+        allocated_peak_bytes=cost.peak,
+        moment=cost.beside.where,
+        saved_bytes=cost.saved_bytes,
+        moments_bytes=cost.states.moment_bytes,
+        sent_bytes=sent,
+        between_steps_bytes=cost.between_steps,
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mla_cost.declared.profiles import PROFILES
 from mla_cost.declared.states import Alive, Gathering
@@ -22,13 +22,15 @@ from mla_cost.language.workspace import kinds_of
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.placement import Chunk
 from mla_cost.mesh.schedule import PassInFlight, worst_passes
-from mla_cost.pricing.block import evaluation, too_large
+from mla_cost.pricing.evaluation import evaluation, too_large
 from mla_cost.pricing.resolve import Point, resolve
 from mla_cost.pricing.stage_layers import LAYER, MODULE, VARIANTS, Named, layers_of
 from mla_cost.pricing.units import Unit, Units
+from mla_cost.results import PeakEvent
 from mla_cost.weights.parameters import LayerKind, layer_kinds
 
 Held = tuple[str, int]  # what it is, and its bytes
+LATER_GRADIENTS: Final = "gradients of the weights of later layers"
 Look = Callable[[Evaluation], Walk]
 
 
@@ -36,7 +38,7 @@ class Segment(NamedTuple):
     """One evaluated layer of one micro-batch. Bytes.
 
     saved_bytes: between its forward and its backward. forward, backward: where each has most alive, input included,
-    without parameters and with each gradient of a weight only until it is added to its buffer.
+    without parameters; gradients of weights as the look has it. num_layers: equal ones in a row that it stands for.
     """
 
     name: str
@@ -45,6 +47,17 @@ class Segment(NamedTuple):
     saved_bytes: int
     forward: LiveBytes
     backward: LiveBytes
+    num_layers: int = 1
+
+    @property
+    def peak(self) -> LiveBytes:
+        """The first moment at which the most is alive."""
+        return self.backward if self.backward.bytes > self.forward.bytes else self.forward
+
+    def event(self, live: LiveBytes) -> PeakEvent:
+        """Where in the layer some moment is."""
+        found = self.at.account.timeline.events[live.event]
+        return PeakEvent(found.phase, found.op)
 
     @property
     def hidden_bytes(self) -> int:
@@ -77,7 +90,7 @@ class Part(NamedTuple):
         """Phase, op and layer."""
         if self.what:
             return f"{self.what} ({self.segment.name})"
-        event = self.segment.at.account.timeline.events[self.live.event]
+        event = self.segment.event(self.live)
         return f"{event.phase} of {event.op} ({self.segment.name})"
 
 
@@ -127,12 +140,26 @@ def segment(model: ModelConfig, form: str, settings: PlanSettings, place: Place,
 
     """
     point = place_point(model, form, settings, place)
-    at = evaluation(point)
+    return segment_at(place.layer, point, evaluation(point), 1, look)
+
+
+def segment_at(name: str, point: Point, at: Evaluation, count: int, look: Look) -> Segment:
+    """`count` equal layers in a row, of which one is evaluated.
+
+    Raises:
+        Illegal: sizes leave the range in which every evaluator is exact.
+
+    """
     try:
         walk = look(at)
     except ExactLimitError as error:
         raise too_large(error) from None
-    return Segment(place.layer, point, at, at.saved_bytes(), walk.forward, walk.backward)
+    return Segment(name, point, at, at.saved_bytes(), walk.forward, walk.backward, count)
+
+
+def as_seen(at: Evaluation) -> Walk:
+    """What torch's dispatcher shows."""
+    return at.walk()
 
 
 def as_allocated(family: str) -> Look:
@@ -219,23 +246,44 @@ class Segments:
         return number >= self._again or named.part.startswith(MODULE)
 
 
-def chunk_cost(chunk: Chunk, segments: Sequence[Segment], units: Units | None = None) -> ChunkCost:
-    """Segments in a row; units: the same, where their weights are gathered one by one."""
-    kept, forward, backward = chunk_parts(chunk, segments, units)
+def chunk_cost(
+    chunk: Chunk, segments: Sequence[Segment], units: Units | None = None, *, gradients_stay: bool = False
+) -> ChunkCost:
+    """Segments in a row. Arguments as of `chunk_parts`."""
+    kept, forward, backward = chunk_parts(chunk, segments, units, gradients_stay=gradients_stay)
     return ChunkCost(tuple(segments), kept, _most(forward), _most(backward))
 
 
 def chunk_parts(
-    chunk: Chunk, segments: Sequence[Segment], units: Units | None = None
+    chunk: Chunk, segments: Sequence[Segment], units: Units | None = None, *, gradients_stay: bool = False
 ) -> tuple[int, list[Part], list[Part]]:
-    """What segments in a row keep, and each of them at work, forward and backward. Bytes enter as sums only."""
-    before = list(accumulate((at.saved_bytes for at in segments), initial=0))
-    forward = [Part(place, at, at.forward, before[place]) for place, at in enumerate(segments)]
+    """What segments in a row keep, and each of them at work, forward and backward. Bytes enter as sums only.
+
+    Of equal layers in a row the last has most kept before it. units: the same, where their weights are gathered one by
+    one. gradients_stay: those of weights are tensors until all layers have gone back; as they rise while what is kept
+    falls, layer by layer, of equal layers the first counts too.
+    """
+    before = list(accumulate((at.num_layers * at.saved_bytes for at in segments), initial=0))
+    last = [kept + (at.num_layers - 1) * at.saved_bytes for kept, at in zip(before, segments, strict=False)]
+    forward = [Part(place, at, at.forward, last[place]) for place, at in enumerate(segments)]
+    if gradients_stay:
+        return before[-1], forward, list(_beside_gradients(segments, before, last))
     held = [tuple(_held(chunk, segments, place)) for place in range(len(segments))]
-    backward = [Part(place, at, at.backward, before[place], held[place]) for place, at in enumerate(segments)]
+    backward = [Part(place, at, at.backward, last[place], held[place]) for place, at in enumerate(segments)]
     if units is not None:
         forward, backward = gathered_parts(forward, backward, units)
     return before[-1], forward, backward
+
+
+def _beside_gradients(segments: Sequence[Segment], before: Sequence[int], last: Sequence[int]) -> Iterator[Part]:
+    """Layers that go back beside the gradients of those that have: of each row of equal layers both ends."""
+    behind = 0
+    for place in reversed(range(len(segments))):
+        at = segments[place]
+        made = at.at.gradient_bytes()
+        yield Part(place, at, at.backward, last[place], ((LATER_GRADIENTS, behind),))
+        behind = behind + at.num_layers * made  # another array: a part above has the one before
+        yield Part(place, at, at.backward, before[place], ((LATER_GRADIENTS, behind - made),))
 
 
 def gathered_parts(forward: Sequence[Part], backward: Sequence[Part], units: Units) -> tuple[list[Part], list[Part]]:

@@ -10,6 +10,7 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.machine import DTYPE_BYTES
 from mla_cost.pricing.flops import executed, flops
 from mla_cost.pricing.stage import Segment
+from mla_cost.pricing.stage_cost import StageCost
 from mla_cost.pricing.step_traffic import (
     Most,
     Totals,
@@ -21,7 +22,7 @@ from mla_cost.pricing.step_traffic import (
     maximum_over_stages,
     passes,
 )
-from mla_cost.pricing.whole_model import StageCost, evaluated, parallel_of, state_settings
+from mla_cost.pricing.whole_model import evaluated, parallel_of, state_settings
 from mla_cost.results import CollectiveCost, Communication, Flops
 from mla_cost.results.columns import AXES
 from mla_cost.weights.sent import step_collectives
@@ -66,9 +67,10 @@ def saved(
     """
     _, _, costs = evaluated(model, device, form, settings)
     found: Counter[tuple[str, str, int]] = Counter()
-    for name, at in ((segment.name, segment.at) for segment in _segments(costs[stage])):
-        allocations = at.account.timeline.allocations
-        found.update((name, allocations[number].label, at.bytes_of(number)) for number in at.account.saved)
+    for layer in _segments(costs[stage]):
+        at, allocations = layer.at, layer.at.account.timeline.allocations
+        for number in at.account.saved:
+            found[layer.name, allocations[number].label, at.bytes_of(number)] += layer.num_layers
     return found
 
 
@@ -95,7 +97,7 @@ def _layers(cost: StageCost, settings: PlanSettings) -> Iterable[CollectiveCost]
     """What layers send, collectives of one kind and tensor joined."""
     found: dict[tuple[str, ...], CollectiveCost] = {}
     for segment in _segments(cost):
-        for called in collectives(segment.at, settings.micro_batches):
+        for called in collectives(segment.at, segment.num_layers * settings.micro_batches):
             key = (called.kind, called.tensor, called.phase, called.axis, called.dtype)
             found[key] = _joined(found[key], called) if key in found else called
     return found.values()
@@ -141,4 +143,6 @@ def _step(cost: StageCost, settings: PlanSettings) -> Iterator[CollectiveCost]:
 
 def stage_flops(cost: StageCost, settings: PlanSettings) -> Flops:
     """One optimizer step of one rank of a stage."""
-    return flops([segment.at for segment in _segments(cost)], settings.micro_batches, settings.causal)
+    return flops(
+        [(segment.at, segment.num_layers) for segment in _segments(cost)], settings.micro_batches, settings.causal
+    )

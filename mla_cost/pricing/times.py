@@ -19,8 +19,9 @@ from mla_cost.language.schedule import PassKind, ScheduledPass
 from mla_cost.mesh.schedule import schedule_of, size_of
 from mla_cost.pricing.block import BlockFigures
 from mla_cost.pricing.stage import ChunkCost
+from mla_cost.pricing.stage_cost import StageCost
 from mla_cost.pricing.step_traffic import PHASES, hidden_states
-from mla_cost.pricing.whole_model import StageCost, parallel_of
+from mla_cost.pricing.whole_model import parallel_of
 from mla_cost.results import Communication, Seconds, Time, TimePart
 from mla_cost.timing import rules, step
 from mla_cost.timing.ceilings import ENDS, Ceilings, ceilings, has_ceilings

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 from mla_cost.declared import defaults
 from mla_cost.declared.profiles import PROFILES
@@ -12,28 +11,13 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.program import ProgramError
 from mla_cost.language.workspace import SOFTMAX
 from mla_cost.pricing.automatic import Training, head_widths, trained, training_kernels
-from mla_cost.pricing.block import BlockFigures, figures
 from mla_cost.pricing.compile import saved
 from mla_cost.pricing.resolve import Illegal, Point, resolve
 from mla_cost.pricing.usable import STATUSES, Groups, Reserved, beyond, reserve, status
 from mla_cost.results import Basis, FusedOption, Status, Verdict
 
 
-def verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it: BlockFigures) -> Verdict:
-    """Compare the allocated peak of a stack of blocks and other memory with visible memory less the reserve."""
-    found, options = brief_verdict(model, device, settings, it), fused_options(model, device, it.point.form, settings)
-    return found._replace(fused_kernels=options)
-
-
-def brief_verdict(model: ModelConfig, device: DeviceConfig, settings: PlanSettings, it: BlockFigures) -> Verdict:
-    """The same without what every fused kernel saves, for which programs have to be compiled."""
-    what = ("one block", "fits") if it.layers == 1 else (f"{it.layers} blocks", "fit")
-    groups = Groups({"sp": settings.sp})
-    options = partial(fused_options, model, device, it.point.form, settings)
-    return _verdict(device, settings, it.point, it.allocated_peak_bytes, what=what, groups=groups, options=options)
-
-
-def model_verdict(
+def verdict(
     model: ModelConfig,
     device: DeviceConfig,
     settings: PlanSettings,
@@ -44,15 +28,49 @@ def model_verdict(
     allowed: int = 0,
     reserved: Sequence[Reserved] = (),
 ) -> Verdict:
-    """The same for a stage of a whole model. groups: ranks of each communicator that it makes.
+    """Compare an allocated peak and other memory with visible memory less the reserve.
 
-    allowed: what of the peak is an allowance and not counted. reserved: what the plan reserves beside it. Bytes.
+    groups: ranks of each communicator that the plan makes. allowed: what of the peak is an allowance and not counted.
+    reserved: what the plan reserves beside it. Bytes.
     """
-    what = ("the worst stage" if settings.stage is None else f"stage {settings.stage}", "fits")
-    options = partial(training_kernels, model, device, point.form, settings)
-    return _verdict(
-        device, settings, point, peak, what=what, groups=groups, options=options, beside=reserved, allowed=allowed
+    items = reserve(device, settings, groups, reserved)
+    required = peak + settings.other_memory
+    usable = device.visible_bytes.integer - sum(item.bytes for item in items)
+    trains = trained(point.kernel, device.arch, point.key, point.values)
+    found: Status = STATUSES[status(usable - required, usable, trains)]
+    reason = _reason(point, device, _subject(settings), found, usable - required)
+    if found == "unsupported":
+        known = fused_options if settings.scope == "attention" else training_kernels
+        reason += f"; {_what_trains(device, settings, known(model, device, point.form, settings))}"
+    if found in ("fits", "tight"):
+        reason += at_the_high_end(items, usable - required)
+    return Verdict(
+        status=found,
+        required_bytes=required,
+        usable_bytes=usable,
+        headroom_bytes=usable - required,
+        least_headroom_bytes=usable - beyond(items) - required,
+        reason=reason,
+        basis=tuple(_arithmetic(device, settings, peak, items)),
+        counted_bytes=peak - allowed,
+        budgeted_bytes=allowed + settings.other_memory,
     )
+
+
+def _arithmetic(device: DeviceConfig, settings: PlanSettings, peak: int, items: Sequence[Reserved]) -> Iterator[Basis]:
+    """What is compared with what."""
+    visible = device.visible_bytes
+    yield Basis("allocated peak", peak, "counted")
+    yield Basis("other memory", int(settings.other_memory), "set with --other-memory")
+    yield Basis("visible memory", visible.integer, _cited(device, visible.source, visible.note))
+    yield from (_taken_off(_basis(device, item)) for item in items)
+
+
+def _subject(settings: PlanSettings) -> tuple[str, str]:
+    """What is compared with a device, and its verb."""
+    if settings.scope == "attention":
+        return ("one block", "fits") if settings.layers == 1 else (f"{settings.layers} blocks", "fit")
+    return ("the worst stage" if settings.stage is None else f"stage {settings.stage}", "fits")
 
 
 def with_first_line(
@@ -62,48 +80,6 @@ def with_first_line(
     if it.status == "unsupported" or training_kernels(model, device, form, settings):
         return it  # what is unsupported says so itself
     return it._replace(reason=f"no fused kernel that we know of trains {form} on {device.name}; {it.reason}")
-
-
-def _verdict(
-    device: DeviceConfig,
-    settings: PlanSettings,
-    point: Point,
-    peak: int,
-    *,
-    what: tuple[str, str],
-    groups: Groups,
-    options: Callable[[], Sequence[FusedOption | Training]],
-    beside: Sequence[Reserved] = (),
-    allowed: int = 0,
-) -> Verdict:
-    items = reserve(device, settings, groups, beside)
-    visible = device.visible_bytes
-    required = peak + settings.other_memory
-    usable = visible.integer - sum(item.bytes for item in items)
-    trains = trained(point.kernel, device.arch, point.key, point.values)
-    found: Status = STATUSES[status(usable - required, usable, trains)]
-    reason = _reason(point, device, what, found, usable - required)
-    if found == "unsupported":
-        reason += f"; {_what_trains(device, settings, options())}"
-    if found in ("fits", "tight"):
-        reason += at_the_high_end(items, usable - required)
-    basis = (
-        Basis("allocated peak", peak, "counted"),
-        Basis("other memory", int(settings.other_memory), "set with --other-memory"),
-        Basis("visible memory", visible.integer, _cited(device, visible.source, visible.note)),
-        *(_taken_off(_basis(device, item)) for item in items),
-    )
-    return Verdict(
-        status=found,
-        required_bytes=required,
-        usable_bytes=usable,
-        headroom_bytes=usable - required,
-        least_headroom_bytes=usable - beyond(items) - required,
-        reason=reason,
-        basis=basis,
-        counted_bytes=peak - allowed,
-        budgeted_bytes=allowed + settings.other_memory,
-    )
 
 
 def _taken_off(item: Basis) -> Basis:
@@ -195,20 +171,6 @@ def _saving(model: ModelConfig, form: str, settings: PlanSettings, found: Traini
     except (Illegal, ProgramError):
         return None
     return FusedOption(found.kernel, found.value_padding, found.implementation, amount, found.limit.source)
-
-
-def fused_way_out(model: ModelConfig, device: DeviceConfig, form: str, settings: PlanSettings) -> str:
-    """For a plan that does not fit: the first fused kernel under which it does, in words; empty where none is."""
-    for option in fused_options(model, device, form, settings):
-        asked = settings.model_copy(update={"kernel": option.kernel, "value_padding": option.value_padding})
-        try:
-            it = figures(resolve(model, form, asked), device.family, settings.layers)
-        except Illegal:
-            continue
-        reported = brief_verdict(model, device, asked, it)
-        if reported.status in {"fits", "tight"}:
-            return f"on {device.name} with --kernel {option.kernel}: {reported.reason}"
-    return ""
 
 
 def softmax_workspace_words(device: DeviceConfig) -> str:

@@ -24,8 +24,7 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.table import TABLE
 from mla_cost.language.recompute import POLICIES
 from mla_cost.mesh.placement import even_layout
-from mla_cost.pricing import automatic
-from mla_cost.pricing import rows as pricing
+from mla_cost.pricing import automatic, rows, stage_work
 from mla_cost.results import Lever, Result, Status, Verdict
 
 LONGEST = 4  # changes in a row that the search for a fit tries
@@ -55,9 +54,9 @@ class PricedPlan:
         """The plan with a change; one that cannot be is an illegal row with the reason. timed: with its seconds."""
         settings = _changed(self, change)
         try:
-            (row,) = rows(self.model, self.device, settings, timed=timed)
+            (row,) = rows.rows(self.model, self.device, settings, timed=timed)
         except InputError as error:
-            row = pricing.illegal(self.device, settings.form[0], settings, str(error))
+            row = rows.illegal(self.device, settings.form[0], settings, str(error))
         return PricedPlan(self.model, self.device, settings, row)
 
     @property
@@ -94,24 +93,13 @@ class PricedPlan:
     @cached_property
     def saved(self) -> Counter[tuple[str, str, int]]:
         """What one micro-batch keeps for backward: layer, name and bytes of every storage."""
-        if self.settings.scope == "model":
-            from mla_cost.pricing import stage_work
-
-            stage = self.row.settings["stage"]
-            return stage_work.saved(self.model, self.device, self.row.form, self.settings, stage)
-        kept = Counter(("", tensor.name, tensor.bytes) for tensor in self.row.memory.tensors if tensor.saved)
-        return Counter({storage: self.settings.layers * count for storage, count in kept.items()})
+        stage = self.row.settings.get("stage", 0)
+        return stage_work.saved(self.model, self.device, self.row.form, self.settings, stage)
 
     @cached_property
     def _work(self) -> tuple[int, int]:
-        if self.settings.scope == "model":
-            from mla_cost.pricing import stage_work
-
-            most = stage_work.most_of_stages(self.model, self.device, self.row.form, self.settings)
-            return most.wire_bytes, most.executed
-        flops = self.row.flops
-        sent = sum(collective.wire_bytes for collective in self.row.communication.collectives)
-        return sent, (flops.forward.executed or 0) + (flops.backward.executed or 0)
+        most = stage_work.most_of_stages(self.model, self.device, self.row.form, self.settings)
+        return most.wire_bytes, most.executed
 
 
 Allowed = Callable[[PlanSettings], bool]
@@ -141,17 +129,6 @@ def with_levers(
     found = [lever(asked, change) for change in changes(asked) if allowed(_changed(asked, change))]
     reported = sorted((it for it in found if _tells(it, refused)), key=_order)
     return row._replace(verdict=row.verdict._replace(levers=tuple(reported), remedy=remedy(asked, allowed)))
-
-
-def rows(
-    model: ModelConfig, device: DeviceConfig | None, settings: PlanSettings, *, timed: bool = True
-) -> list[Result]:
-    """The rows of a plan in its scope. timed: with how long it takes."""
-    if settings.scope == "model":
-        from mla_cost.pricing import model_rows
-
-        return model_rows.rows(model, device, settings, timed=timed)
-    return pricing.rows(model, device, settings, timed=timed)
 
 
 def _changed(plan: PricedPlan, change: Change) -> PlanSettings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.profiles import PROFILES
@@ -17,81 +17,39 @@ from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.legality import problems
 from mla_cost.mesh.placement import Chunk, stages
 from mla_cost.pricing import automatic, verdicts
+from mla_cost.pricing.block import block_stage
 from mla_cost.pricing.persistent import persistent_buffers
-from mla_cost.pricing.resolve import IMPLEMENTATION, Illegal, Point, named, refuse_form
-from mla_cost.pricing.stage import ChunkCost, Segments, StageActivations, activations, as_allocated, as_gathered
+from mla_cost.pricing.resolve import IMPLEMENTATION, Illegal, Point, named, refuse_form, resolve
+from mla_cost.pricing.stage import ChunkCost, Segments, activations, as_allocated, as_gathered
+from mla_cost.pricing.stage_cost import StageCost
 from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
 from mla_cost.pricing.units import unit_of
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.pricing.usable import Groups, Reserved, staging
-from mla_cost.pricing.worst_stage import in_flight_and_working, in_step, stage_peak, worse
-from mla_cost.results import (
-    Breakdown,
-    Verdict,
-)
+from mla_cost.pricing.worst_stage import worse
+from mla_cost.results import Breakdown, Verdict
 from mla_cost.weights.held import RankParameters
 from mla_cost.weights.states import States, StateSettings, bucket_bytes, shape_of, sharding_problem, states
 
-STEP = "step of gradients in fp32"
 BUCKET = "ZeRO bucket"
 MAIN_DTYPES = {"fp32": "fp32", "remainders": "int16"}  # of the setting `main_weights`
-
-
-class StageCost(NamedTuple):
-    """One stage evaluated. Bytes on one rank. left: by its chunks, between steps."""
-
-    stage: int
-    chunks: tuple[Chunk, ...]
-    costs: tuple[ChunkCost, ...]
-    held: RankParameters
-    states: States
-    active: StageActivations
-    persistent: tuple[Breakdown, ...] = ()
-    left: int = 0
-
-    @property
-    def allowed(self) -> int:
-        """What of it is an allowance."""
-        return sum(part.bytes for part in self.persistent if part.basis == "budgeted")
-
-    @property
-    def beside(self) -> StageActivations:
-        """What is alive beside states at the peak event: of the schedule, or of the optimizer step behind it."""
-        made = self.states.step_bytes
-        if not in_step(self.active.bytes, made):
-            return self.active
-        return StageActivations(
-            *in_flight_and_working(self.active.saved_in_flight, self.active.bytes, made),
-            in_flight=(0,) * len(self.costs),
-            chunk=0,
-            part=None,
-            after=STEP,
-        )
-
-    @property
-    def between_steps(self) -> int:
-        """What is allocated when a step has ended."""
-        stood: int = self.states.total + sum(part.bytes for part in self.persistent) + self.left
-        return stood
-
-    @property
-    def peak(self) -> int:
-        """States, persistent buffers, and what is alive beside them at the peak event."""
-        stood: int = stage_peak(
-            self.states.total, sum(part.bytes for part in self.persistent), self.active.bytes, self.states.step_bytes
-        )
-        return stood
 
 
 def verdict(
     model: ModelConfig, device: DeviceConfig, settings: PlanSettings, point: Point, peak: int, allowed: int = 0
 ) -> Verdict:
     """What a device says to the allocated peak of the worst stage, of which `allowed` is budgeted. Bytes."""
-    groups = groups_of(parallel_of(settings), experts=bool(model.num_routed_experts))
+    if settings.scope == "attention":
+        groups = groups_of_block(settings)
+    else:
+        groups = groups_of(parallel_of(settings), experts=bool(model.num_routed_experts))
     reserved = reserved_beside(device, settings, point.values)
-    return verdicts.model_verdict(
-        model, device, settings, point, peak, groups=groups, allowed=allowed, reserved=reserved
-    )
+    return verdicts.verdict(model, device, settings, point, peak, groups=groups, allowed=allowed, reserved=reserved)
+
+
+def groups_of_block(settings: Any) -> Groups:
+    """The communicators of the ranks that share a block. settings: its numbers may be arrays."""
+    return Groups({"sp": settings.sp})
 
 
 def groups_of(degrees: Parallel, *, experts: bool) -> Groups:
@@ -170,7 +128,7 @@ def require_stage(settings: PlanSettings) -> None:
 def evaluated(
     model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings
 ) -> tuple[PlanSettings, tuple[str, ...], list[StageCost]]:
-    """The settings with the kernel that runs, why that one, and every stage.
+    """The settings with the kernel that runs, why that one, and every stage: of blocks alone the one that they are.
 
     Raises:
         Illegal: as `stage_costs`.
@@ -179,6 +137,8 @@ def evaluated(
     named("kernel", settings.kernel, {automatic.AUTO: None, **KERNELS})
     chosen, why = automatic.with_kernel(model, device, form, settings)
     family, arch = (device.family, device.arch) if device else ("none", "")
+    if settings.scope == "attention":
+        return chosen, why, [block_stage(resolve(model, form, chosen), family, chosen.layers)]
     return chosen, why, stage_costs(model, form, chosen, family, arch)
 
 

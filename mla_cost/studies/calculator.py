@@ -19,14 +19,15 @@ from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.language.dims import Predicates
 from mla_cost.language.fused_workspace import CALL
 from mla_cost.language.polynomial import Polynomial
-from mla_cost.language.program import ProgramError, sizes_asked
+from mla_cost.language.program import Kernel, ProgramError, sizes_asked
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing import usable as devices
 from mla_cost.pricing.automatic import trained
 from mla_cost.pricing.resolve import Illegal, Point, resolve, scheme_of
-from mla_cost.studies.javascript import Js, of_polynomial, printed
+from mla_cost.studies.javascript import Js, of_polynomial, printed, with_values
 
 SYMBOLS: Final = ("S", "P", "P_others", "b", "n", "l", "s", "h", "d_q", "d_c", "k", "r", "v", "r_half", "s_half")
 WIDTHS: Final = ("hidden", "heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -34,6 +35,11 @@ NOT_HELD: Final = (
     "one position per rank", "a stack of blocks", "scope model", "a scheme other than the form's own", "recomputation",
     "dtypes beside bf16", "other layouts, masks and profiles",
 )  # fmt: skip
+
+COLUMNS: Final = {
+    "needs": "required_bytes", "usable": "usable_bytes", "peak": "peak_bytes", "saved": "saved_bytes",
+    "weights": "parameter_bytes", "payload": "payload_bytes", "sent": "wire_bytes",
+}  # fmt: skip
 
 
 class NumberBox(NamedTuple):
@@ -48,17 +54,24 @@ class NumberBox(NamedTuple):
 
 
 class Calculator(NamedTuple):
-    """All that the page holds. code: JavaScript that defines PROGRAMS, WHICH, REFUSED, TRAINED, USABLE and STATUS."""
+    """All that the page holds.
+
+    boxes, selects: what it asks for, of the latter the words of every option. start: what selects begin with. columns:
+    figures of an answer by their heads. axes: over which anything is sent. code: JavaScript
+    that defines what the script of its scope asks for: PROGRAMS, WHICH, REFUSED, TRAINED, USABLE, STATUS.
+    """
 
     title: str
     name: str
+    scope: str
     boxes: tuple[NumberBox, ...]
+    selects: Mapping[str, Mapping[str, str]]
     forms: tuple[str, ...]
-    kernels: tuple[str, ...]
-    devices: Mapping[str, str]
-    start: Mapping[str, str]
+    start: Mapping[str, Any]
+    columns: Mapping[str, str]
     not_held: tuple[str, ...]
     code: str
+    axes: tuple[str, ...] = ()
 
 
 def calculator(model: ModelConfig, name: str) -> Calculator:
@@ -81,25 +94,26 @@ def calculator(model: ModelConfig, name: str) -> Calculator:
         raise InputError("no form has a program for this model", field="MODEL", value=model.name)
     code = [
         f"const PROGRAMS=[{','.join(programs)}];",
-        f"const WHICH={_object({name: str(at) for name, at in which.items()})};",
-        f"const REFUSED={_object({form: _refused(form) for form in FORMS})};",
-        f"const TRAINED={_object(_trained(held, known))};",
-        f"const KINDS={_object({n: str(list(kinds).index(kinds_of(d.family))) for n, d in known.items()})};",
-        f"const ARCH={_object({name: repr(device.arch) for name, device in known.items()})};",
-        f"const USABLE={_object({name: f'P=>{_usable(device)}' for name, device in known.items()})};",
-        f"const STATUS=(headroom,usable,trained)=>{_status()};",
-        f"const PADS={_object({name: str(KERNELS[name].value_padding == 'qk').lower() for name in KERNELS})};",
-        f"const SHARED={_object({form: _shared(form) for form in FORMS})};",
+        f"const WHICH={code_object({name: str(at) for name, at in which.items()})};",
+        f"const REFUSED={code_object({form: _refused(form) for form in FORMS})};",
+        f"const TRAINED={code_object(_trained(held, known))};",
+        f"const KINDS={code_object({n: str(list(kinds).index(kinds_of(d.family))) for n, d in known.items()})};",
+        f"const ARCH={code_object({name: repr(device.arch) for name, device in known.items()})};",
+        f"const USABLE={code_object({name: f'P=>{_usable(device)}' for name, device in known.items()})};",
+        f"const STATUS=(headroom,usable,trained)=>{status_code()};",
+        f"const PADS={code_object({name: str(KERNELS[name].value_padding == 'qk').lower() for name in KERNELS})};",
+        f"const SHARED={code_object({form: _shared(form) for form in FORMS})};",
     ]
     kernels = tuple(dict.fromkeys(point.kernel.name for point in held.values()))
-    titles = {name: device.title for name, device in known.items()}
+    titles = {name: f"{name} ({device.title})" for name, device in known.items()}
     start = {"kernel": kernels[0], "device": next(iter(PlanSettings().device), next(iter(known)))}
-    return Calculator(
-        model.title, name, tuple(_boxes(model)), tuple(FORMS), kernels, titles, start, NOT_HELD, "\n".join(code)
-    )
+    selects = {"device": titles, "kernel": {kernel: kernel for kernel in kernels}}
+    text, boxes = "\n".join(code), tuple(_boxes(model))
+    return Calculator(model.title, name, "attention", boxes, selects, tuple(FORMS), start, COLUMNS, NOT_HELD, text)
 
 
-def _object(entries: Mapping[str, str]) -> str:
+def code_object(entries: Mapping[str, str]) -> str:
+    """An object of expressions by name."""
     return "{" + ",".join(f"{name!r}:{text}" for name, text in entries.items()) + "}"
 
 
@@ -150,7 +164,9 @@ def _program(rows: ProgramRows, point: Point) -> str:
     texts = [_row(rows, row) for row in first.matrix]
     largest = [f"Math.max({','.join(_row(rows, row) for row in part.matrix)})" for part in peaks]
     used = sorted({symbol for monomial in rows.monomials for symbol in monomial} - {"fused_workspace"})
-    held = "".join(f"const fused_workspace={_workspace(point, call)};" for call in calls[:1])
+    held = "".join(
+        f"const fused_workspace={workspace_code(point.kernel, point.key.predicates, call)};" for call in calls[:1]
+    )
     reads = ",".join(SYMBOLS)
     assert set(used) <= set(SYMBOLS), used
     return f"({{{reads}}})=>{{{held}return [[{','.join(texts)}],{','.join(largest)}]}}"
@@ -160,17 +176,16 @@ def _row(rows: ProgramRows, row: Any) -> str:
     return of_polynomial(Polynomial({m: int(value) for m, value in zip(rows.monomials, row, strict=True) if value}))
 
 
-def _workspace(point: Point, call: Any) -> str:
-    """What a fused kernel holds inside its backward, from the sizes of its call."""
-    sizes = point.key.predicates.size
+def workspace_code(kernel: Kernel, sizes: Predicates, call: Any, always: Mapping[str, int] | None = None) -> str:
+    """What a fused kernel holds inside its backward, from the sizes of its call. always: symbols that are numbers."""
 
     def of(dim: str) -> Js:
-        return Js(f"({of_polynomial(sizes(dim))})")
+        return Js(f"({of_polynomial(with_values(sizes.size(dim), always or {}))})")
 
     queries, batch, heads, qk = map(of, call.query)
     key_heads = of(call.key[2]) if len(call.key) == 4 else 1
     given = dict(zip(CALL, (batch, heads, key_heads, queries, of(call.key[0]), qk, of(call.value[-1])), strict=True))
-    return printed(lambda: point.kernel.workspace.over(given, lambda function, *numbers: function(*numbers)))
+    return printed(lambda: kernel.workspace.over(given, lambda function, *numbers: function(*numbers)))
 
 
 # ---- rules
@@ -186,11 +201,16 @@ def _refused(form: str) -> str:
         "r": "qk_rope_head_dim",
         "v": "v_head_dim",
     }
-    sizes = sizes_asked({symbol: Js(f"v.{name}") for symbol, name in names.items()})
-    words = {"sp": "${v.sp}", "heads": "${v.heads}", "seq_len": "${v.seq_len}", "sp_inside": "1"}
+    words = {"sp": "${v.sp}", "heads": "${v.heads}", "seq_len": "${v.seq_len}"}
+    return refused_by(form, {symbol: Js(f"v.{name}") for symbol, name in names.items()}, words)
+
+
+def refused_by(form: str, values: Mapping[str, Any], words: Mapping[str, str]) -> str:
+    """As above. values: of symbols. words: what a message has of settings and dims."""
+    sizes = sizes_asked(values)
     text = "''"
     for need in reversed(scheme_of(form, None).requires):
-        message = need.message.format(**{**dict.fromkeys(sizes, ""), **words})
+        message = need.message.format(**{**dict.fromkeys(sizes, ""), "sp_inside": "1", **words})
         text = f"({printed(partial(need.broken, sizes))}?`{message}`:{text})"
     return f"v=>{text}"
 
@@ -211,7 +231,8 @@ def _usable(device: DeviceConfig) -> str:
     return printed(lambda: devices.usable(device, settings, devices.Groups({"sp": Js("P")})).bytes)
 
 
-def _status() -> str:
+def status_code() -> str:
+    """The verdict, an expression of `headroom`, `usable` and `trained`."""
     names = list(devices.STATUSES)
     return f"{names!r}[{printed(lambda: devices.status(Js('headroom'), Js('usable'), Js('trained', truth=True)))}]"
 

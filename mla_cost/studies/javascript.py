@@ -6,10 +6,11 @@ larger, `printed` runs it once for each answer and prints a choice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
-from mla_cost.language.polynomial import Polynomial
+from mla_cost.language.polynomial import Monomial, Polynomial
 
 
 class Js:
@@ -42,6 +43,25 @@ class Js:
 
     def __rfloordiv__(self, other: Any) -> Js:
         return Js(f"Math.floor({_text(other)}/{_text(self)})")
+
+    def __mod__(self, other: Any) -> Js:
+        return _joined(self, "%", other)
+
+    def maximum(self, other: Any) -> Js:
+        """As `numbers.maximum`."""
+        return Js(f"Math.max({_text(other)},{self.text})")
+
+    def minimum(self, other: Any) -> Js:
+        """As `numbers.minimum`."""
+        return Js(f"Math.min({_text(other)},{self.text})")
+
+    def least_common_multiple(self, other: Any) -> Js:
+        """As `numbers.least_common_multiple`; LCM is a function of the page."""
+        return Js(f"LCM({_text(other)},{self.text})")
+
+    def where(self, then: Any, otherwise: Any) -> Js:
+        """As `numbers.where`."""
+        return Js(f"({self.text}?{_text(then)}:{_text(otherwise)})")
 
     def __lt__(self, other: Any) -> Js:
         return _joined(self, "<", other, truth=True)
@@ -144,3 +164,13 @@ def of_polynomial(polynomial: Polynomial) -> str:
     """A polynomial without negative terms as a sum of products: exact below 2^53, and below it nowhere else."""
     terms = ("*".join([str(value), *monomial]) for monomial, value in sorted(polynomial.terms.items()))
     return "+".join(terms) or "0"
+
+
+def with_values(polynomial: Polynomial, values: Mapping[str, int]) -> Polynomial:
+    """A polynomial with numbers in place of some symbols."""
+    found: dict[Monomial, int] = {}
+    for monomial, coefficient in polynomial.terms.items():
+        left = tuple(symbol for symbol in monomial if symbol not in values)
+        factor = prod(values[symbol] for symbol in monomial if symbol in values)
+        found[left] = found.get(left, 0) + coefficient * factor
+    return Polynomial(found)

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from mla_cost.declared.states import Collective, Send
 from mla_cost.language.machine import DTYPE_BYTES
-from mla_cost.language.numbers import ceil_divide
+from mla_cost.language.numbers import ceil_divide, minimum
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.weights.held import Flat, RankParameters
 from mla_cost.weights.states import DEFAULTS, StateSettings, padded_elements, parts_of, require
@@ -44,8 +44,13 @@ def step_collectives(
 
     """
     require(parallel, settings)
-    found = [*_copies(held, parallel, settings), *_synchronised(held, parallel, settings)]
+    found = every_collective(held, parallel, settings)
     return tuple(collective for collective in found if collective.group_size > 1 and collective.payload_bytes)
+
+
+def every_collective(held: RankParameters, parallel: Parallel, settings: StateSettings) -> list[StepCollective]:
+    """As `step_collectives`, with those of one rank, which send nothing, and those of nothing."""
+    return [*_copies(held, parallel, settings), *_synchronised(held, parallel, settings)]
 
 
 def _copies(held: RankParameters, parallel: Parallel, settings: StateSettings) -> Iterator[StepCollective]:
@@ -79,7 +84,7 @@ def _sent(send: Send, flat: Flat, parallel: Parallel, settings: StateSettings) -
         return _all_reduce(name, axis, group, (whole if send.padded else flat.elements) * size, dtype)
     part = whole // group
     if send.kind == "reduce":
-        wire = min(flat.elements, (group - 1) * part) * size
+        wire = minimum(flat.elements, (group - 1) * part) * size
         return StepCollective(send.kind, name, axis, group, 1, flat.elements * size, wire, dtype)
     handed = part if send.kind == "all_gather" else whole
     return StepCollective(send.kind, name, axis, group, 1, handed * size, (group - 1) * part * size, dtype)

@@ -121,6 +121,11 @@ class States(NamedTuple):
         return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes + self.buffer_bytes
 
 
+def weights_alone(weight_bytes: int) -> States:
+    """What stands where nothing is trained by an optimizer: weights, whose gradients are tensors like any other."""
+    return States(weight_bytes, 0, 0, 0, 0, 0, ())
+
+
 def shape_of(
     config: ModelConfig,
     settings: StateSettings = DEFAULTS,

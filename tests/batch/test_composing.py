@@ -304,6 +304,7 @@ class Numbers:
     def __init__(self, figures):
         kept, forward, backward, self.hidden_bytes, self._gradients = map(int, figures)
         self.saved_bytes = kept
+        self.num_layers = 1
         self.forward, self.backward = LiveBytes(0, forward), LiveBytes(0, backward)
         self.at = self
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mla_cost.batch.array_layers import ArrayLayer, most
 from mla_cost.batch.matrices import monomials_of, over_others, rows_of
 from mla_cost.batch.programs import compiled_account, held
 from mla_cost.declared.forms import FORMS
@@ -18,10 +19,11 @@ from mla_cost.language.dims import OTHERS, QUOTIENTS, follow
 from mla_cost.language.evaluate import account_of, course
 from mla_cost.language.program import ProgramError
 from mla_cost.language.workspace import kinds_of
-from mla_cost.pricing.block import stacked
+from mla_cost.pricing.block import ALONE
 from mla_cost.pricing.compile import timeline
 from mla_cost.pricing.key import Key
 from mla_cost.pricing.resolve import resolve
+from mla_cost.pricing.stage import chunk_parts
 
 SETTINGS: list[dict[str, Any]] = [
     {"sp": 1},
@@ -103,10 +105,15 @@ def test_what_follows_is_the_same_for_numbers_and_arrays():
         }
 
 
-def test_a_stack_has_its_peak_at_one_of_its_ends():
-    """Typed out: the first block alone, the first with all other gradients, the last on the pile of the others."""
-    assert stacked((50, 40), 30, 4, 1, 2) == 50
-    assert stacked((50, 45), 30, 4, 1, 2) == 45 + 4 * 2
-    assert stacked((50, 45), 30, 4, 10, 2) == 4 * 10 + 30
-    first = np.array([50.0, 50.0, 50.0]), np.array([40.0, 45.0, 45.0])
-    assert stacked(first, 30, 4, np.array([1, 1, 10]), 2).tolist() == [50, 53, 70]
+def test_blocks_in_a_row_have_their_peak_at_an_end():
+    """Typed out: the first block alone, the first with all other gradients, the last on what the others keep."""
+
+    def peak(kept: Any, gradients: Any, backward: Any) -> Any:
+        blocks: Any = [ArrayLayer(kept, 50, backward, gradients), ArrayLayer(kept, 30, 20, gradients, num_layers=4)]
+        _, ahead, back = chunk_parts(ALONE, blocks, gradients_stay=True)
+        return most((*ahead, *back))
+
+    assert peak(1, 2, 40) == 50
+    assert peak(1, 2, 45) == 45 + 4 * 2
+    assert peak(10, 2, 45) == 4 * 10 + 30
+    assert peak(np.array([1, 1, 10]), 2, np.array([40.0, 45.0, 45.0])).tolist() == [50, 53, 70]

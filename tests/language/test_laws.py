@@ -23,8 +23,9 @@ from mla_cost.language import evaluate
 from mla_cost.language.evaluate import EXACT_LIMIT
 from mla_cost.language.machine import Timeline
 from mla_cost.language.polynomial import Polynomial
-from mla_cost.pricing.block import BlockFigures, evaluation, figures
+from mla_cost.pricing.block import BlockFigures, figures
 from mla_cost.pricing.compile import timeline
+from mla_cost.pricing.evaluation import evaluation
 from mla_cost.pricing.resolve import Illegal, Point, resolve
 from tests.choosing import EXHAUSTIVE
 
@@ -210,7 +211,8 @@ def test_nothing_is_ever_negative_and_all_of_it_goes(question, family):
 def test_saved_is_at_most_the_peak(question, family):
     it = figures(pointed(question), family)
     assert 0 < it.saved_bytes <= it.peak_bytes
-    assert it.saved_bytes <= it.seen.after_forward <= it.peak_bytes
+    left = it.saved_bytes + it.at.bytes_of(0)  # and the output, as wide as the input
+    assert it.at.walk().after_forward == left <= it.peak_bytes
     assert it.peak_bytes <= it.allocated_peak_bytes
     assert all(value >= 0 for value in ints(it).values())
 

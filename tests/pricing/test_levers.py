@@ -19,7 +19,7 @@ from mla_cost.inputs.catalog import model
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.mesh.layout_string import parse_layout
 from mla_cost.mesh.placement import even_layout
-from mla_cost.pricing import what_ifs
+from mla_cost.pricing import rows, what_ifs
 from mla_cost.results import Lever, Result, Verdict
 
 ATTENTION: dict[str, Any] = {
@@ -253,7 +253,7 @@ def test_no_change_leaves_less_than_half_the_weights_of_an_average_stage(more):
     settings = PlanSettings(model="deepseek-v2-lite", device=("h100-80gb",), scope="model", form=("laga",), **more)
     settings = settings.by_scope()
     priced_model, device = model(settings.model), catalog.device("h100-80gb")
-    (row,) = what_ifs.rows(priced_model, device, settings)
+    (row,) = rows.rows(priced_model, device, settings)
     asked = what_ifs.PricedPlan(priced_model, device, settings, row)
 
     def average(priced):

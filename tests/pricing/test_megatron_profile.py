@@ -19,7 +19,8 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.program import StagingShape
 from mla_cost.pricing.resolve import Illegal
 from mla_cost.pricing.stage import Place, Segment, Segments, as_allocated
-from mla_cost.pricing.whole_model import StageCost, stage_costs
+from mla_cost.pricing.stage_cost import StageCost
+from mla_cost.pricing.whole_model import stage_costs
 
 LOCAL = 4096 // 2  # positions of one tp rank outside tp regions
 PLAIN: dict[str, Any] = {

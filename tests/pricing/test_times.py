@@ -19,7 +19,7 @@ from mla_cost.inputs.catalog import device, model
 from mla_cost.inputs.config import validated
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.schedule import ScheduleSize, length
-from mla_cost.pricing import what_ifs
+from mla_cost.pricing import rows, what_ifs
 from mla_cost.results import Result, Time
 from mla_cost.timing import rules, step
 from mla_cost.timing.ceilings import ENDS, ceilings
@@ -228,7 +228,7 @@ def test_the_trace_of_a_step_ends_with_it_and_is_of_the_published_format(plain_s
 def test_a_lever_says_what_it_does_to_time() -> None:
     asked = {"form": ("laga",), "scope": "attention", "kernel": "flash", "seq_len": 8192, "sp": 1}
     chosen, known = validated(PlanSettings, asked), device("a100-80gb")
-    (row,) = what_ifs.rows(model("deepseek-v2-lite"), known, chosen)
+    (row,) = rows.rows(model("deepseek-v2-lite"), known, chosen)
     plan = what_ifs.PricedPlan(model("deepseek-v2-lite"), known, chosen, row)
     found = what_ifs.lever(plan, what_ifs.Change("sp", {"sp": 2}, 2))
     assert row.time is not None

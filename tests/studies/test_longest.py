@@ -20,8 +20,8 @@ from mla_cost.inputs.catalog import model as catalogued
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import account_of
 from mla_cost.language.fused_workspace import CALL
-from mla_cost.pricing.block import evaluation
 from mla_cost.pricing.compile import timeline
+from mla_cost.pricing.evaluation import evaluation
 from mla_cost.pricing.resolve import Illegal, resolve
 from mla_cost.results import Verdict
 from mla_cost.studies.longest import Fit

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import mla_cost
 from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import Event
-from mla_cost.pricing.block import evaluation, figures
+from mla_cost.pricing.block import figures
+from mla_cost.pricing.evaluation import evaluation
 from mla_cost.pricing.resolve import Illegal
 from tests.choosing import EXHAUSTIVE
 from tests.language.test_laws import FAMILIES, questions

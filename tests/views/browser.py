@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +16,7 @@ from tests.choosing import EXHAUSTIVE
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
+NODE = shutil.which("node")
 needs_browser = pytest.mark.skipif(
     not (EXHAUSTIVE and CHROMIUM), reason="a browser takes seconds: `make exhaustive`, where Chromium is installed"
 )
@@ -29,3 +34,22 @@ def dom(page: Path, profile: Path, fragment: str = "", seconds: int = 60) -> str
         timeout=seconds,
     )
     return done.stdout
+
+
+def evaluated(page: Path, expression: str, folder: Path) -> Any:
+    """What an expression over the script of a page gives: in Chromium, else in node; skips where neither is."""
+    text = page.read_text(encoding="utf-8")
+    if CHROMIUM is not None:
+        out = f"const out=document.createElement('pre');out.id='out';out.textContent=JSON.stringify({expression});"
+        script = f"{out}document.body.append(out);</script>"
+        (folder / "asked.html").write_text(script.join(text.rsplit("</script>", 1)), encoding="utf-8")
+        found = re.search(r'<pre id="out">(.*?)</pre>', dom(folder / "asked.html", folder / "profile"), re.DOTALL)
+        assert found is not None
+        return json.loads(unescape(found.group(1)))
+    if NODE is None:
+        pytest.skip("runs the page's script in Chromium or node, and neither is here")
+    code = text.rpartition("<script>")[2].partition("const by=")[0]
+    code = code.replace('JSON.parse(document.getElementById("data").textContent)', "{}")
+    (folder / "asked.js").write_text(f"{code}\nconsole.log(JSON.stringify({expression}))", encoding="utf-8")
+    asked = [NODE, str(folder / "asked.js")]
+    return json.loads(subprocess.run(asked, capture_output=True, encoding="utf-8", check=True, timeout=60).stdout)

@@ -28,7 +28,7 @@ from mla_cost.language import evaluate
 from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import Phase
 from mla_cost.language.polynomial import total
-from mla_cost.pricing.block import evaluation
+from mla_cost.pricing.evaluation import evaluation
 from mla_cost.pricing.key import form_of
 from mla_cost.pricing.resolve import Illegal, Point
 

@@ -11,7 +11,8 @@ from mla_cost.inputs.config import AttentionDims, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.inputs.table import TABLE
 from mla_cost.language.evaluate import Evaluation
-from mla_cost.pricing.block import BlockFigures, evaluation, figures
+from mla_cost.pricing.block import BlockFigures, figures
+from mla_cost.pricing.evaluation import evaluation
 from mla_cost.pricing.resolve import Point, resolve
 
 # The settings that a plan and a cell both have, under the same names.

@@ -11,8 +11,10 @@ SCHEME = Scheme(
     attends="latent_ring",
     text="""
 keys_values(latent, k_rope, w):
-    carried[S b d_c+r] = concat latent, k_rope
-    return carried, w
+    return latent, k_rope
+attend(q, key, value):
+    o = latent_ring q, W_kv_up[n k+v d_c], key, value
+    return o
 """,
     deal="zig-zag",
     systems=("pith-train pull request 43", "Transformer Engine pull request 2064 (open)"),

@@ -8,7 +8,7 @@ SCHEME = Scheme(
     title="k and v passed from rank to rank; backward starts from the own ones, gradients in fp32 go P hops, home",
     moves={},
     requires=(HALVES,),
-    attends='around "move hops" "saved own" "back home" "gradients fp32" "alive two"',
+    attends='around "move hops" "saved own" "back home" "gradients fp32" "alive sliced"',
     deal="zig-zag",
     systems=(
         "zhuzilin/ring-flash-attention",

@@ -4,15 +4,14 @@ It pads to lcm(ranks, 128), here once per buffer: it does so once per bucket and
 most lcm(ranks, 128) elements a bucket.
 """
 
-from math import lcm
-
 from mla_cost.declared.states import GRADIENTS, OPTIMIZER, WEIGHTS, Send, Sharding
+from mla_cost.language.numbers import least_common_multiple
 
 SHARDING = Sharding(
     name="distributed",
     title="each rank updates its part: gradients are reduced and scattered, weights gathered",
     source="NVIDIA/Megatron-LM@d98e8a64 optimizer/distrib_optimizer.py; padding: optimizer/param_layout.py",
-    step=lambda ranks: lcm(ranks, 128),
+    step=lambda ranks: least_common_multiple(ranks, 128),
     sends=(
         Send("gradients", "reduce_scatter", dtype="gradients", padded=True),
         Send("weights", "all_gather", dtype="weights", padded=True),

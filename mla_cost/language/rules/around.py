@@ -20,13 +20,14 @@ from mla_cost.language.rules.exchange import INSIDE, OUTSIDE, SEQUENCE, Mesh, re
 from mla_cost.language.timeline import Product
 
 Dims = tuple[str, ...]
+Made = tuple[str, Dims, str]  # a label, dims and a dtype
 # word: what it may say
 WORDS: dict[str, tuple[str, ...]] = {
     "move": ("hops", "windows", "cycles", "gather", "heads"),
     "saved": ("own", "last", "every", "every-key"),
     "back": ("along", "home", "scatter"),
     "gradients": ("fp32", "as-keys"),
-    "alive": ("two", "three", "all", "one-head"),
+    "alive": ("two", "sliced", "three", "all", "one-head"),
 }
 
 
@@ -70,35 +71,61 @@ def outer(machine: Machine, words: Words) -> Mesh:
 def around(machine: Machine, label: str, words: tuple[str, ...], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """query [s b n k+r], key alike and value [s b n v] to [s b n v].
 
-    Kept: the query, what `saved` says of keys and values, the output and fp32 statistics. Two chunks are in hand at
-    once, the one at work and the one on its way, where a sequence has three ranks or more.
+    Kept: the query, what `saved` says of keys and values, the output and fp32 statistics. The rank that is counted is
+    the last one, which merges whole outputs in every hop.
     """
     how = read(words)
     width = f"{key.dims[-1]}+{value.dims[-1]}"
     carried = _Carried(machine, outer(machine, how), how, (*key.dims[:-1], width), key, value)
-    coming = carried.arrive("forward")
     machine.timeline.fused_calls.append(FusedCall(query.dims, key.dims, value.dims))
-    result, statistics = merged(machine, label, (*query.dims[:-1], value.dims[-1]), query)
+    dims = (*query.dims[:-1], value.dims[-1])
+    result, statistics = (by_heads if how.move == "heads" else merged)(machine, label, dims, query, carried)
     work = Steps(machine, query, (key.dims, value.dims), "C" if carried.mesh is OUTSIDE else "P")
     work.forward()
     kept = carried.keep()
-    del coming
     made = [(f"gradient of {t.label}", t.dims, t.dtype) for t in (query, key, value)]
 
     def backward(gradients: Gradients) -> list[Tensor | None]:
         del gradients
-        sums = [machine.new(f"{name}, summed", dims, "fp32") for name, dims, _ in made[:1]]
-        coming = carried.arrive("backward")
-        step = [machine.new(f"{name} of a step", dims, dtype) for name, dims, dtype in made]
         work.backward()
-        going = carried.bring_back()
-        del step, coming
-        results: list[Tensor | None] = [machine.new(*item) for item in made]
-        del sums, going
-        return results
+        return (_back_by_heads if how.move == "heads" else _back)(machine, made, carried)
 
     machine.attach([result], [query, key, value], backward, saved=[query, *kept, result, statistics])
     return result
+
+
+def _back(machine: Machine, made: Sequence[Made], carried: _Carried) -> list[Tensor | None]:
+    """Gradients, those of the query summed in fp32; all of it is there until they are handed back."""
+    half = (*made[0][1][1:3], *_halved(made[0][1][0]))
+    rest = machine.new("log-sum-exp of the second half", half, "fp32")
+    step = [machine.new(f"{name} of a step", dims, dtype) for name, dims, dtype in made]
+    sums = [machine.new(f"{name}, summed", dims, "fp32") for name, dims, _ in made[:1]]
+    coming = carried.arrive("backward")
+    going = carried.bring_back()
+    if carried.words.move != "gather":
+        del coming
+        coming = carried.last()
+    results: list[Tensor | None] = [machine.new(*item) for item in made]
+    del rest, step, sums, going, coming
+    return results
+
+
+def _back_by_heads(machine: Machine, made: Sequence[Made], carried: _Carried) -> list[Tensor | None]:
+    """Gradients that the kernel writes where they are handed back, of keys and values once they are scattered."""
+    results: list[Tensor | None] = [machine.new(*item) for item in made]
+    coming = carried.arrive("backward")
+    going = carried.bring_back()
+    sequences, positions = made[0][1][1], made[0][1][0]
+    if not machine.predicates.is_one(sequences):  # of one they lie in a row
+        going.append(machine.new("log-sum-exp of a head", (sequences, positions), "fp32"))
+    row = carried.row_of_a_key()
+    del coming, going, row
+    return results
+
+
+def _halved(positions: str) -> Dims:
+    """Half of the positions of a rank, or of an inner group."""
+    return ("s_half",) if positions == "s" else ("A", "s_half")
 
 
 class Steps:
@@ -143,16 +170,35 @@ class Steps:
         )
 
 
-def merged(machine: Machine, label: str, dims: Dims, query: Tensor) -> tuple[Tensor, Tensor]:
-    """The output and its log-sum-exp, made of steps that are merged in fp32."""
+def merged(machine: Machine, label: str, dims: Dims, query: Tensor, chunks: _Carried) -> tuple[Tensor, Tensor]:
+    """The output and its log-sum-exp, made of steps that are merged in fp32 by one kernel into new tensors.
+
+    What a step made is held until the next one has made its own.
+    """
     rows = (*query.dims[1:3], query.dims[0])
+    before = machine.new(f"{label} of the steps so far", dims, "fp32")
+    old = machine.new(f"{label} of the step before", dims, query.dtype)
+    chunks.waits(rows).clear()
+    coming = chunks.arrive("forward")
+    earlier = machine.new("log-sum-exp of the steps so far", rows, "fp32")
     step = machine.new(f"{label} of a step", dims, query.dtype)
-    own = machine.new("log-sum-exp of a step", rows, "fp32")
+    of_step = machine.new("log-sum-exp of a step", rows, "fp32")
+    del old
     merging = machine.new(f"{label}, merged", dims, "fp32")
     statistics = machine.new("log-sum-exp", rows, "fp32")
-    del step, own
+    del before, earlier
     result = machine.new(label, dims, query.dtype)
-    del merging
+    del coming, step, of_step, merging
+    return result, statistics
+
+
+def by_heads(machine: Machine, label: str, dims: Dims, query: Tensor, chunks: _Carried) -> tuple[Tensor, Tensor]:
+    """The output and its log-sum-exp, joined of those of all heads, each of which attends to all positions at once."""
+    rows = (*query.dims[1:3], query.dims[0])
+    coming = chunks.arrive("forward")
+    parts = machine.new(f"{label} of heads", dims, query.dtype), machine.new("log-sum-exp of heads", rows, "fp32")
+    result, statistics = machine.new(label, dims, query.dtype), machine.new("log-sum-exp", rows, "fp32")
+    del coming, parts
     return result, statistics
 
 
@@ -161,9 +207,11 @@ class _Carried:
 
     def __init__(self, machine: Machine, mesh: Mesh, words: Words, sent: Dims, key: Tensor, value: Tensor) -> None:
         self.machine, self.mesh, self.words, self.sent = machine, mesh, words, sent
-        self.key, self.value, self.dtype = key, value, key.dtype
         self.name = f"{key.label} and {value.label}"
-        self.others = "C_others" if mesh is OUTSIDE else "P_others"
+        if words.saved == "own" and not machine.is_contiguous(value):
+            value = machine.copied(value, f"{value.label}, contiguous")
+        self.key, self.value, self.dtype = key, value, key.dtype
+        self.others = f"{mesh.ranks}_others"
         self.parts = (key.dims, value.dims)
         if words.saved != "own":
             del self.key, self.value
@@ -181,19 +229,52 @@ class _Carried:
             self._pass_on(self.parts[1])
         else:
             self._pass_on(self.sent)
-        count = {"two": "2", "three": "3"}.get(self.words.alive, self.others)
+        count = {"all": self.others, "three": "3"}.get(self.words.alive, f"{self.mesh.ranks}_two")
         return [self.machine.new(f"{self.name} of other ranks", (count, *self.sent), self.dtype)]
+
+    def waits(self, rows: Dims) -> list[Tensor]:
+        """What lies there while the next chunk is asked for: a slice of the chunk before holds on to it."""
+        if self.words.alive != "sliced":
+            return []
+        ranks = self.mesh.ranks
+        return [
+            self.machine.new(
+                f"{self.name} of other ranks, the step before's too", (f"{ranks}_three", *self.sent), self.dtype
+            ),
+            self.machine.new("log-sum-exp of steps that wait", (f"{ranks}_rows", *rows), "fp32"),
+        ]
+
+    def last(self) -> list[Tensor]:
+        """What is still there where gradients are handed back: the chunk that came last."""
+        if self.words.saved == "every":
+            return []
+        return [self.machine.new(f"{self.name} that came last", self.sent, self.dtype)]
 
     def _gathered(self) -> list[Tensor]:
         whole = (self.mesh.whole, *self.sent[1:])
         recorded(self.machine, "all_gather", self.mesh, self.name, self.sent, self.dtype, self.sent)
-        if self.words.alive == "one-head":  # two buffers, one head of keys and values each
+        if self.words.alive == "one-head":  # two buffers, one head of keys and values each, and what is sent of them
             batch, width = self.sent[1], self.sent[3]
-            return [self.machine.new(f"{self.name} of two heads", ("2", whole[0], batch, width), self.dtype)]
+            heads = self.machine.new(f"{self.name} of two heads", ("2", whole[0], batch, width), self.dtype)
+            return [heads, *self._slices("2")]
         joined = self.machine.new(f"{self.name}, joined", self.sent, self.dtype)
         found = self.machine.new(f"{self.name} of all ranks", whole, self.dtype)
         del joined
         return [found]
+
+    def row_of_a_key(self) -> list[Tensor]:
+        """A third head's keys in a row of their own, while those of the head before are still there."""
+        s, batch, heads, width = self.parts[0]
+        if self.machine.predicates.is_one(heads):
+            return []
+        return [self.machine.new(f"{self.name} of the next head, in a row", (s, batch, width), self.dtype)]
+
+    def _slices(self, count: str) -> list[Tensor]:
+        """Heads of the rank's own keys and values, each in a row of its own where there are several."""
+        if self.machine.predicates.is_one(self.sent[2]):
+            return []
+        dims = (count, *self.sent[:2], self.sent[3])
+        return [self.machine.new(f"{self.name} of a head, in a row", dims, self.dtype)]
 
     def bring_back(self) -> list[Tensor]:
         """Gradients of keys and values go home, and where they lie on the way."""
@@ -201,8 +282,9 @@ class _Carried:
         whole = (self.mesh.whole, *self.sent[1:])
         if self.words.back == "scatter":
             recorded(self.machine, "reduce_scatter", self.mesh, label, whole, dtype, self.sent)
-            dims = ("2", whole[0], whole[1], whole[3]) if self.words.alive == "one-head" else whole
-            return [self.machine.new(f"{label} of all ranks", dims, dtype)]
+            one = self.words.alive == "one-head"
+            found = [self.machine.new(f"{label} of all ranks", (*whole[:2], whole[3]) if one else whole, dtype)]
+            return [*found, *(self._slices("1") if one else ())]
         if self.words.back == "home":
             hops(self.machine, self.mesh, label, self.sent, dtype, self.mesh.ranks)
         else:
@@ -212,7 +294,9 @@ class _Carried:
     def keep(self) -> list[Tensor]:
         """What is kept of them for backward."""
         if self.words.saved == "own":
-            return [self.key, self.value]
+            own = [self.key, self.value]
+            del self.key, self.value  # where a checkpoint keeps nothing, nobody else holds them
+            return own
         new = self.machine.new
         if self.words.saved == "last":
             return [new(f"{self.name} of the last step", self.sent, self.dtype)]

@@ -13,14 +13,15 @@ from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import ExactLimitError
 from mla_cost.mesh.degrees import Parallel
 from mla_cost.mesh.placement import Chunk, stages
-from mla_cost.pricing import verdicts, whole_model
+from mla_cost.pricing import whole_model
 from mla_cost.pricing.block import figures
 from mla_cost.pricing.persistent import persistent_buffers
 from mla_cost.pricing.resolve import Illegal, Point, resolve
 from mla_cost.pricing.stage import ChunkCost, Segments, activations
+from mla_cost.pricing.stage_cost import StageCost
 from mla_cost.pricing.stage_layers import layer_name
 from mla_cost.pricing.stage_weights import RankWeights, WeightsAsked
-from mla_cost.pricing.whole_model import StageCost, parallel_of, segments_of, state_settings
+from mla_cost.pricing.whole_model import parallel_of, segments_of, state_settings
 from mla_cost.results import Verdict
 from mla_cost.weights.held import RankParameters
 from mla_cost.weights.parameters import LayerKind, layer_kinds
@@ -91,8 +92,8 @@ class AttentionNeeds:
     def verdict(self, settings: PlanSettings) -> Verdict:
         """As `Needs`."""
         model, device, form = self.question[:3]
-        priced = figures(resolve(model, form, settings), device.family, settings.layers)
-        return verdicts.brief_verdict(model, device, settings, priced)
+        point = resolve(model, form, settings)
+        return whole_model.verdict(model, device, settings, point, self.peak(settings))
 
 
 class ModelNeeds:

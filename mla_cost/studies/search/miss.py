@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.mesh.schedule import idle
-from mla_cost.pricing import automatic, model_rows, what_ifs, whole_model
+from mla_cost.pricing import automatic, rows, what_ifs, whole_model
 from mla_cost.pricing.resolve import Illegal, scheme_of
 from mla_cost.results import Verdict
 from mla_cost.studies.search.options import CHOICES, SearchQuestion
@@ -48,7 +48,7 @@ def _problems(space: Space) -> tuple[str, ...]:
 def _with_levers(question: SearchQuestion, settings: PlanSettings) -> Verdict:
     """The verdict of a plan with what each change of it would do, as far as the search itself may go."""
     model, device = question.model, question.device
-    (row,) = model_rows.rows(model, device, settings)
+    (row,) = rows.rows(model, device, settings)
     reported = what_ifs.with_levers(model, device, settings, row, allowed=partial(within, question)).verdict
     assert reported is not None
     return reported

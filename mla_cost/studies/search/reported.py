@@ -7,7 +7,7 @@ from typing import cast
 from mla_cost.batch.codes import STATUSES
 from mla_cost.batch.composed import AXES, require_equal
 from mla_cost.inputs.command import command_of
-from mla_cost.pricing import model_rows, stage_work
+from mla_cost.pricing import rows, stage_work
 from mla_cost.results import Status, Verdict
 from mla_cost.studies.search.order import Row
 from mla_cost.studies.search.records import Candidate
@@ -53,7 +53,7 @@ def checked(space: Space, row: Row) -> Verdict:
     """
     settings, question = space.settings(row), space.question
     form = settings.form[0]
-    (result,) = model_rows.rows(question.model, question.device, settings, timed=False)
+    (result,) = rows.rows(question.model, question.device, settings, timed=False)
     verdict = result.verdict
     assert verdict is not None
     most = stage_work.most_of_stages(question.model, question.device, form, settings)

@@ -6,15 +6,16 @@ from functools import cached_property
 from typing import Any, Final
 
 from mla_cost.batch.codes import NO_PROGRAM, REQUIREMENT, TOO_LARGE, UNTRAINED
-from mla_cost.batch.scalar import coded, refused
+from mla_cost.batch.scalar import refused, row
 from mla_cost.inputs.config import DeviceConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import EXACT_LIMIT
-from mla_cost.pricing import automatic, rows, verdicts
-from mla_cost.pricing.block import evaluation, figures
+from mla_cost.pricing import automatic
+from mla_cost.pricing.block import block_stage
 from mla_cost.pricing.resolve import Illegal, resolve
 from mla_cost.pricing.step_traffic import PHASES
-from mla_cost.pricing.usable import Groups, usable
+from mla_cost.pricing.usable import usable
+from mla_cost.pricing.whole_model import groups_of_block, verdict
 from mla_cost.studies.sweep.grid import Grid
 
 _WORDS_TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
@@ -36,18 +37,12 @@ class Checker:
     def check_reserve(device: DeviceConfig | None, settings: PlanSettings) -> None:
         """Refuse an override of a reserve item that a device does not have, before anything is priced."""
         if device is not None:
-            usable(device, settings, Groups({"sp": settings.sp}))
+            usable(device, settings, groups_of_block(settings))
 
     def expected(self, index: int) -> dict[str, int]:
         """The figures and the status of a point, as ints."""
         form, model, device, settings = self.grid.point_settings(index)
-        settings, _ = automatic.with_kernel(model, device, form, settings)
-        try:
-            it = figures(resolve(model, form, settings), device.family if device else "none", settings.layers)
-        except Illegal:
-            return refused(settings.scope)
-        result = rows.numbers(model, device, settings, it)
-        found = coded(result, int(settings.other_memory))
+        found = row(model, device, form, settings)
         if any(found[name] >= EXACT_LIMIT for name in _LIMITED):
             return refused(settings.scope)
         return found
@@ -84,11 +79,10 @@ class Checker:
         settings, _ = automatic.with_kernel(model, device, form, settings)
         try:
             point = resolve(model, form, settings)
-            evaluation(point)
-            it = figures(point, device.family if device else "none", settings.layers)
+            cost = block_stage(point, device.family if device else "none", settings.layers)
         except Illegal as error:
             return str(error)
         if device is None:
             return ""
-        verdict = verdicts.brief_verdict(model, device, settings, it)
-        return verdict.reason if verdict.status == "unsupported" else ""
+        found = verdict(model, device, settings, point, cost.peak)
+        return found.reason if found.status == "unsupported" else ""

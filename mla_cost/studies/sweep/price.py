@@ -18,7 +18,7 @@ from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.declared.schemes import SCHEMES
 from mla_cost.inputs.config import DeviceConfig
-from mla_cost.language.dims import NESTED, follow
+from mla_cost.language.dims import NESTED, OF_RANKS, follow
 from mla_cost.language.evaluate import EXACT_LIMIT
 from mla_cost.language.program import Form, Kernel, Pair, ProgramError, Scheme, sizes_asked
 from mla_cost.language.workspace import kinds_of
@@ -28,7 +28,7 @@ from mla_cost.pricing.resolve import Illegal, inner_values, pads_value, resolve,
 from mla_cost.pricing.usable import Groups, Usable, usable
 from mla_cost.studies.sweep.grid import WIDTHS, Box, Choice, Grid
 
-_FOLLOW: Final = ("s", "u", "l", "r_half", "P_others")
+_FOLLOW: Final = ("s", "u", "l", "r_half", *OF_RANKS)
 _WHOLE_HEADS: Final = tuple(name for name in _FOLLOW if name != "l")
 _BITS: Final = ("layers", "P", "s", "b", "l", "n", "h", "d_q", "d_c", "k", "r", "v", "r_half")
 _GROUPS: Final = ("A", "C")
