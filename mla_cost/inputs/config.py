@@ -52,6 +52,7 @@ TimeFact = Literal[
     "memory_share",
     "rope_share",
     "permutation_share",
+    "gemm_memory_share",
     "norm_share",
     "softmax_share",
     "copy_share",
@@ -68,7 +69,9 @@ TimeFact = Literal[
     "network_latency_us",
 ]
 
-FINER: Final = frozenset({"norm_share", "softmax_share", "copy_share"})  # memory_share stands for those not stated
+FINER: Final = frozenset(
+    {"gemm_memory_share", "norm_share", "softmax_share", "copy_share"}
+)  # memory_share stands for those not stated
 _Frozen: Final = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from mla_cost import api
 from mla_cost.errors import InputError, nearest, shown
 from mla_cost.inputs import catalog
-from mla_cost.inputs.config import DeviceConfig, Fact
+from mla_cost.inputs.config import DeviceConfig, Fact, TimeFact
 from mla_cost.inputs.table import TABLE
 from mla_cost.results import Time
 from mla_cost.studies.sweep.result import extra
@@ -26,9 +26,11 @@ from mla_cost.studies.sweep.result import extra
 MEASURED: Final = "seconds"
 MOST_ROWS: Final = 10_000
 LEAST_SHARE: Final = 0.02  # of a step, below which a term is not looked at
-LEAST_SIGHT: Final = 0.03  # of the best seen direction, below which one is not told from noise
+LEAST_SIGHT: Final = 0.05  # of the best seen direction, below which one is not told from noise
+ENDS: Final = (0.1, 10.0)  # of a factor
+_PINNED: Final = 100.0  # how much a direction that is not seen counts towards staying as it was
 # What a term is made of, by how its parts are called, and the ceilings that it moves.
-TERMS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+TERMS: Final[Mapping[str, tuple[str, tuple[TimeFact, ...]]]] = {
     "products": ("products", ("gemm_share",)),
     "expert products": ("expert products", ("grouped_gemm_share",)),
     "fused attention": ("fused attention", ("attention_share",)),
@@ -169,7 +171,7 @@ def _row(row: Mapping[str, str | None], file: Path, at: int) -> tuple[dict[str, 
 
 def _time(settings: Mapping[str, Any], device: str, file: Path, at: int) -> Time:
     rest = {name: value for name, value in settings.items() if "." not in name and name != "device"}
-    own = {
+    own: dict[str, Any] = {
         part: {name.removeprefix(f"{part}."): value for name, value in settings.items() if name.startswith(f"{part}.")}
         for part in ("dims", "facts")
     }
@@ -200,12 +202,14 @@ def fitted(
 ) -> tuple[tuple[Term, ...], tuple[tuple[str, ...], ...], tuple[str, ...]]:
     """Factors of the terms, sets of terms that the steps cannot tell apart, and terms that are hardly there."""
     import numpy as np
-    from scipy import linalg
+    from scipy import linalg, optimize
 
     names = [
         name for name in TERMS
         if max(each[name] / whole for each, whole in zip(shares, seconds, strict=True)) >= LEAST_SHARE
     ]  # fmt: skip
+    if not names:
+        raise InputError("the steps are far longer than all that is predicted, as no device does", field=MEASURED)
     absent = tuple(name for name in TERMS if name not in names)
     rest = np.array([sum(each[name] for name in absent) for each in shares]) / np.array(seconds)
     table = np.array([[each[name] for name in names] for each in shares]) / np.array(seconds)[:, None]
@@ -214,8 +218,9 @@ def fitted(
     seen = sight > LEAST_SIGHT * sight[0]
     off = 1 - rest - table.sum(1)
     basis = ways[seen]
-    moved, *_ = linalg.lstsq(table @ basis.T, off)
-    factors = 1 + basis.T @ moved
+    held = np.vstack([table, _PINNED * ways[~seen]])
+    wanted = np.concatenate([off, np.zeros(len(held) - len(off))])
+    factors = 1 + optimize.lsq_linear(held, wanted, bounds=(ENDS[0] - 1, ENDS[1] - 1)).x
     left = off - table @ (factors - 1)
     spare = len(seconds) - int(seen.sum())
     noise = float(left @ left) / spare if spare > 0 else None
@@ -225,9 +230,9 @@ def fitted(
         for at, name in enumerate(names)
     )
     for term in terms:
-        if not 0.05 <= term.factor <= 20:
+        if not 1.01 * ENDS[0] < term.factor < 0.99 * ENDS[1]:
             raise InputError(
-                f"the steps ask for {term.factor:.3g} times the {term.name}, which no device does; "
+                f"the steps ask for {term.factor:.3g} times the {term.name} or beyond, which no device does; "
                 "a setting of some row is not what ran, or there are too few rows",
                 field=MEASURED,
             )
@@ -242,11 +247,11 @@ def _together(names: Sequence[str], way: Iterable[float]) -> tuple[str, ...]:
 
 def scaled(own: DeviceConfig, factors: Mapping[str, float]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The device's file with its ceilings moved, and those that would be above their peak."""
-    time, capped = dict(own.time), []
+    time, capped = dict(own.time), list[str]()
     for name, factor in factors.items():
         for fact in TERMS[name][1]:
             if fact in time:
-                time[fact], over = _moved(time[fact], factor, longer=fact.endswith("_us"))  # type: ignore[index]
+                time[fact], over = _moved(time[fact], factor, longer=fact.endswith("_us"))
                 capped += [fact] * over
     found = own.model_dump(mode="json", exclude_none=True)
     found["time"] = {name: fact.model_dump(mode="json", exclude_none=True) for name, fact in time.items()}

@@ -69,6 +69,7 @@ class Ceilings(NamedTuple):
     length_half: float
     backward_ratio: float
     memory: float
+    operands: float
     rope: float
     permutation: float
     norm: float
@@ -83,6 +84,7 @@ class Ceilings(NamedTuple):
     network_latency: float
     domain: int
     staged: bool
+    in_turn: bool
     estimated: tuple[str, ...]
 
 
@@ -130,6 +132,7 @@ def _made(device: DeviceConfig, end: End) -> Ceilings:
         length_half=at("attention_length_half"),
         backward_ratio=at("attention_backward_ratio"),
         memory=at("memory_share"),
+        operands=at("gemm_memory_share", "memory_share"),
         rope=at("rope_share"),
         permutation=at("permutation_share"),
         norm=at("norm_share", "memory_share"),
@@ -144,6 +147,7 @@ def _made(device: DeviceConfig, end: End) -> Ceilings:
         network_latency=at("network_latency_us") * MICRO,
         domain=device.linked_devices,
         staged=device.family == "ascend",
+        in_turn=device.family == "cpu",
         estimated=tuple(name for name, fact in device.time.items() if not fact.verified),
     )
 

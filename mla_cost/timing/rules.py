@@ -17,6 +17,7 @@ from mla_cost.timing.ceilings import Ceilings
 SPREAD = frozenset({"all_to_all", "cycles"})  # collectives that send every other rank a like part over its own link
 # classes with a ceiling of their own, where a device states it
 OF_MEMORY = {name: name for name in ("rope", "permutation", "norm", "softmax", "copy", "loss")}
+_OPERANDS = "gemm"
 
 
 class Limits(NamedTuple):
@@ -34,7 +35,7 @@ class Limits(NamedTuple):
 
 def memory_rate(on: Ceilings, work: str) -> float:
     """Bytes a second that a kernel of this class moves."""
-    return on.bandwidth * float(getattr(on, OF_MEMORY.get(work, "memory")))
+    return on.bandwidth * float(on.operands if work == _OPERANDS else getattr(on, OF_MEMORY.get(work, "memory")))
 
 
 def moved(on: Ceilings, work: str, total_bytes: Any, launches: Any) -> Limits:
@@ -82,7 +83,12 @@ def multiplied(on: Ceilings, dtype: str, flops: Any, total_bytes: Any, shape: Pr
     """A product, or a batch of equal ones."""
     peak = on.peak_fp32 if dtype == "fp32" else on.peak_bf16
     rate = peak * on.gemm * rises(shape.k, on.depth_half) * tile_use(on, shape)
-    return Limits(on.launch, flops / rate, total_bytes / memory_rate(on, "gemm"))
+    return _product(on, flops / rate, total_bytes / memory_rate(on, "gemm"))
+
+
+def _product(on: Ceilings, compute: Any, memory: Any) -> Limits:
+    """One kernel; a core that fetches operands and multiplies in turn needs both."""
+    return Limits(on.launch, compute + memory if on.in_turn else compute, memory)
 
 
 def multiplied_by_groups(
@@ -91,7 +97,7 @@ def multiplied_by_groups(
     """A product by groups of rows, evenly filled. ratio: of the rate of forward."""
     peak = on.peak_fp32 if dtype == "fp32" else on.peak_bf16
     rate = peak * on.grouped * ratio * rises(shape.m / shape.batch, on.rows_half)
-    return Limits(on.launch, flops / rate, total_bytes / memory_rate(on, "gemm"))
+    return _product(on, flops / rate, total_bytes / memory_rate(on, "gemm"))
 
 
 def attended(on: Ceilings, flops: Any, total_bytes: Any, keys: Any, launches: Any, backward: bool) -> Limits:

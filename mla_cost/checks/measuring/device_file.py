@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -45,7 +45,8 @@ def here() -> Literal["cpu", "cuda", "npu"]:
     """What torch computes on here."""
     if torch.cuda.is_available():
         return "cuda"
-    return "npu" if getattr(torch, "npu", None) is not None and torch.npu.is_available() else "cpu"
+    npu = getattr(torch, "npu", None)
+    return "npu" if npu is not None and npu.is_available() else "cpu"
 
 
 def measure(
@@ -83,8 +84,14 @@ def made(found: Sequence[Sample], sent: Sequence[Exchange], device: str, dtype: 
     on = fitting.bare()._replace(
         launch=floor.value * MICRO, peak_bf16=peak, peak_fp32=peak, bandwidth=bandwidth, tile=16.0, small_tile=0.5
     )
-    on = on._replace(memory=rates["elementwise"].value / bandwidth)
-    time = {**_kernels(found, on, floor), **_memory(rates, bandwidth), **_links(sent, ranks)}
+    on = on._replace(memory=rates["elementwise"].value / bandwidth, in_turn=device == "cpu")
+    gemm, depth, operands = fitting.products(found, on)
+    peak *= max(1.0, gemm.high)  # what the fastest would reach if its operands cost nothing
+    scale = max(1.0, gemm.high)
+    gemm = gemm.times(1 / scale)
+    on = on._replace(peak_bf16=peak, peak_fp32=peak, operands=operands.value)
+    of_products = {"gemm_share": gemm, "gemm_depth_half": depth, "gemm_memory_share": operands}
+    time = {**_kernels(found, on, floor, of_products), **_memory(rates, bandwidth), **_links(sent, ranks)}
     told = _about(device, dtype, ranks, peak, bandwidth, _inside(sent))
     return Measured(found, sent, {**told, "time": time, "sources": _sources(dtype)})
 
@@ -101,42 +108,38 @@ def _given(value: float, note: str = ASSUMED) -> dict[str, Any]:
     return {"value": float(f"{value:.4g}"), "verified": False, "source": "assumed", "note": note}
 
 
-def _kernels(found: Iterable[Sample], on: Any, floor: Found) -> dict[str, Any]:
-    found = list(found)
-    gemm, depth = fitting.products(found, on)
+def _kernels(found: Sequence[Sample], on: Any, floor: Found, of_products: Mapping[str, Found]) -> dict[str, Any]:
     grouped, rows, of_input, of_weight = fitting.grouped(found, on)
     attention, length, backward = fitting.attention(found, on)
     figures = {
-        "launch_floor_us": floor, "gemm_share": gemm, "gemm_depth_half": depth, "grouped_gemm_share": grouped,
-        "grouped_gemm_rows_half": rows, "grouped_gemm_input_ratio": of_input, "grouped_gemm_weight_ratio": of_weight,
-        "attention_share": attention, "attention_length_half": length, "attention_backward_ratio": backward,
+        "launch_floor_us": floor, **of_products, "grouped_gemm_share": grouped, "grouped_gemm_rows_half": rows,
+        "grouped_gemm_input_ratio": of_input, "grouped_gemm_weight_ratio": of_weight, "attention_share": attention,
+        "attention_length_half": length, "attention_backward_ratio": backward,
     }  # fmt: skip
-    units = 1 if on.units == 1 else on.units
     given = {
         "host_launch_us": _given(floor.value, "the launch floor: the two were not told apart"),
-        "compute_units": _given(units, "one thread"), "tile": _given(on.tile), "small_tile_rate": _given(on.small_tile),
-        "peak_fp32_tflops": _given(on.peak_fp32 / 1e12, "the fastest product that was timed"),
+        "compute_units": _given(on.units, "one thread"),
+        "tile": _given(on.tile),
+        "small_tile_rate": _given(on.small_tile),
+        "peak_fp32_tflops": _given(on.peak_fp32 / 1e12, "as peak_bf16_dense_tflops"),
     }  # fmt: skip
     return {**{name: _fact(each) for name, each in figures.items()}, **given}
 
 
 def _memory(rates: Mapping[str, Found], bandwidth: float) -> dict[str, Any]:
     names = {work: f"{'memory' if work == 'elementwise' else work}_share" for work in rates}
-    return {
-        names[work]: _fact(Found(*(min(1.0, each / bandwidth) for each in rate[:3]), rate.note))
-        for work, rate in rates.items()
-    }
+    return {names[work]: _fact(rate.times(1 / bandwidth)) for work, rate in rates.items()}
 
 
 def _inside(sent: Sequence[Exchange]) -> float:
-    return max((fitting.exchange(sent, kind)[1] for kind in KINDS), default=1e9)
+    return max(fitting.exchange(sent, kind)[1] for kind in KINDS) if sent else 1e9
 
 
 def _links(sent: Sequence[Exchange], ranks: int) -> dict[str, Any]:
     """Rates of collectives by the fastest of them, and what one takes that sends next to nothing."""
     if not sent:
-        shares = {fact: _given(1.0) for fact in RATES.values()}
-        return {**shares, **{name: _given(10.0) for name in _LATENCIES}, "network_share": _given(1.0)}
+        alone: dict[str, Any] = {str(fact): _given(1.0) for fact in RATES.values()}
+        return {**alone, **{name: _given(10.0) for name in _LATENCIES}, "network_share": _given(1.0)}
     fits = {kind: fitting.exchange(sent, kind) for kind in KINDS}
     best, note = _inside(sent), f"{ranks} ranks, the largest and the smallest that were timed"
     shares = {fact: _fact(Found(*(_fit_of(kind, fits)[1] / best,) * 3, note)) for kind, fact in RATES.items()}
@@ -156,7 +159,7 @@ _LATENCIES = ("collective_latency_us", "step_latency_us", "network_latency_us")
 def _about(device: str, dtype: str, ranks: int, peak: float, bandwidth: float, inside: float) -> dict[str, Any]:
     """What every device file says beside its times."""
     total = _memory_bytes(device)
-    words = f"the fastest that was timed, in {dtype}"
+    words = f"the fastest product that was timed in {dtype}, without its operands as far as the fit tells"
     return {
         "name": f"this-{device}", "title": f"{_processor(device)}, measured", "vendor": platform.system().lower(),
         "family": FAMILIES[device], "arch": platform.machine() if device == "cpu" else _architecture(device),

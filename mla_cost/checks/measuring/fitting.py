@@ -7,7 +7,7 @@ and ninetieth parts of its calls. Products are fitted with the very rule that pr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import log
+from math import exp, log
 from statistics import fmean, quantiles
 from typing import NamedTuple
 
@@ -28,6 +28,10 @@ class Found(NamedTuple):
     high: float
     note: str
 
+    def times(self, scale: float) -> Found:
+        """The same in another unit."""
+        return Found(self.value * scale, self.low * scale, self.high * scale, self.note)
+
 
 def bare() -> Ceilings:
     """A device of which nothing is known yet: everything at its peak, and every peak one."""
@@ -35,7 +39,7 @@ def bare() -> Ceilings:
     return Ceilings(**{**floats, **_OTHERS, "launch": 0.0, "host": 0.0, "depth_half": 0.0})  # type: ignore[arg-type]
 
 
-_OTHERS = {"inside": {}, "domain": 1, "staged": False, "estimated": (), "mesh": 0.0}
+_OTHERS = {"inside": {}, "domain": 1, "staged": False, "in_turn": False, "estimated": (), "mesh": 0.0}
 
 
 def launch(samples: Iterable[Sample]) -> Found:
@@ -68,13 +72,13 @@ def ends(each: Sequence[float]) -> tuple[float, float]:
 
 
 def fitted(
-    taken: Sequence[Sample], shares: Iterable[float], halves: Iterable[float],
+    taken: Sequence[Sample], shares: Iterable[float], halves: Sequence[float],
     seconds: Callable[[Sample, float, float], float],
 ) -> tuple[float, float, list[float]]:  # fmt: skip
     """The share and the half at which predictions are nearest by ratio, and those ratios, measured over predicted."""
-    found = [(_off(taken, share, half, seconds), share, half) for half in halves for share in shares]
+    found = [(_off(taken, share, half, seconds), share, half) for share in shares for half in halves]
     off, share, half = min(found, key=lambda one: fmean(map(abs, one[0])))
-    return share, half, [2.718281828**each for each in off]
+    return share, half, [exp(each) for each in off]
 
 
 def _off(
@@ -86,19 +90,28 @@ def _off(
 SHARES = tuple(at / 100 for at in range(4, 101))
 
 
-def products(samples: Iterable[Sample], on: Ceilings) -> tuple[Found, Found]:
-    """What products reach, and the contracted width at which they reach half of it."""
+def products(samples: Iterable[Sample], on: Ceilings) -> tuple[Found, Found, Found]:
+    """What products reach of the fastest of them, the contracted width at which they reach half, and their memory.
+
+    The share may be above one: what the fastest reached is less what fetching its operands took.
+    """
     taken = [it for it in samples if it.work == "gemm"]
 
-    def seconds(it: Sample, share: float, half: float) -> float:
-        assert it.shape is not None
-        own = on._replace(gemm=share, depth_half=half)
-        return float(rules.multiplied(own, "fp32", it.flops, it.bytes, rules.ProductShape(*it.shape)).seconds)
+    def fit(memory: float) -> tuple[float, float, float, list[float]]:
+        def seconds(it: Sample, share: float, half: float) -> float:
+            assert it.shape is not None
+            own = on._replace(gemm=share, depth_half=half, operands=memory)
+            return float(rules.multiplied(own, "fp32", it.flops, it.bytes, rules.ProductShape(*it.shape)).seconds)
 
-    share, half, ratios = fitted(taken, SHARES, (0, 4, 8, 16, 24, 32, 48, 64, 96, 128), seconds)
-    return _spread(share, ratios, f"{len(taken)} products, fitted with the rule"), _alone(
-        max(half, 0.1), "the same fit"
-    )
+        share, half, ratios = fitted(taken, (at / 100 for at in range(40, 160, 3)), (0, 8, 16, 32, 64, 128), seconds)
+        return fmean(abs(log(each)) for each in ratios), share, half, ratios
+
+    found = [(*fit(memory), memory) for memory in (0.1, 0.15, 0.25, 0.4, 0.6, 1.0)]
+    _, share, half, ratios, memory = min(found, key=lambda each: each[0])
+    low, high = ends([share / ratio for ratio in ratios])
+    note = f"{len(taken)} products, fitted with the rule"
+    told = Found(share, min(low, share), max(high, share), note)
+    return told, _alone(max(half, 0.1), "the same fit"), _alone(memory, "the same fit")
 
 
 def grouped(samples: Iterable[Sample], on: Ceilings) -> tuple[Found, Found, Found, Found]:

@@ -48,11 +48,15 @@ def joined(rank: int, ranks: int, device: str, folder: str) -> None:
 
 def _main(rank: int, ranks: int, device: str, quick: bool, folder: str) -> None:
     joined(rank, ranks, device, folder)
-    clock = Clock(device, rounds=4 if quick else 12)
-    found = [_timed(kind, size, ranks, rank, clock) for kind in KINDS for size in (SIZES[1::2] if quick else SIZES)]
-    torch.save([tuple(each) for each in found], Path(folder) / str(rank))
+    torch.save([tuple(each) for each in timed_here(rank, ranks, device, quick)], Path(folder) / str(rank))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def timed_here(rank: int, ranks: int, device: str, quick: bool) -> list[Exchange]:
+    """Every kind at every size, as this rank sees it; all ranks call this together."""
+    clock = Clock(device, rounds=4 if quick else 8)
+    return [_timed(kind, size, ranks, rank, clock) for kind in KINDS for size in (SIZES[1::2] if quick else SIZES)]
 
 
 def _timed(kind: str, size: int, ranks: int, rank: int, clock: Clock) -> Exchange:

@@ -20,7 +20,8 @@ def show(report: TimeReport, *, notes: bool) -> None:
         grid.add(
             cell.name, f"{cell.predicted * 1e3:.2f} ms", band, f"{cell.measured * 1e3:.2f} ms", f"{cell.error:+.1%}"
         )
-    terminal.show(Group(*([grid, ""] if notes else []), *_words(report)))
+    words = "\n".join(_words(report))
+    terminal.show(Group(grid, "", words) if notes else Group(words))
 
 
 def _words(report: TimeReport) -> Iterator[str]:

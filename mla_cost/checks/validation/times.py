@@ -21,8 +21,8 @@ import torch.distributed as dist
 
 from mla_cost.checks.measuring import device_file
 from mla_cost.checks.measuring.clock import Clock
-from mla_cost.checks.measuring.kernels import samples
-from mla_cost.checks.measuring.links import exchanges, joined
+from mla_cost.checks.measuring.kernels import Sample, samples
+from mla_cost.checks.measuring.links import joined, timed_here
 from mla_cost.checks.reference.ranks import make_step, start_ranks
 from mla_cost.checks.reference.spec import FORMS, Dims, Spec
 from mla_cost.checks.reference.tp import make_groups
@@ -123,19 +123,18 @@ def validate_time(
     bench = device_file.start(device, "fp32", quick=quick)
     steps = [make_step(spec) for spec in one]
     measured = [float("inf")] * len(one)
-    found: list[Any] = []
+    found: list[Sample] = []
     for at in range(2 if quick else 3):
         watch(f"pass {at + 1}: micro-benchmarks")
         found = list(samples(bench))
         watch(f"pass {at + 1}: blocks and layers")
         again = Clock(device, rounds=2).best_of_each(steps)
         measured = [min(pair) for pair in zip(measured, again, strict=True)]
+    config = device_file.made(found, [], device, "fp32", 1).config()
+    cells = [_cell(spec, seconds, config) for spec, seconds in zip(one, measured, strict=True)]
     watch("two ranks")
-    sent = exchanges(device, 2, quick) if two else []
-    measured += _over_ranks(two, device, quick=quick)
-    config = device_file.made(found, sent, device, "fp32", 2 if two else 1).config()
-    cells = tuple(_cell(spec, seconds, config) for spec, seconds in zip([*one, *two], measured, strict=True))
-    return TimeReport(cells, *_orders(cells))
+    cells += _over_ranks(two, device, quick=quick)
+    return TimeReport(tuple(cells), *_orders(cells))
 
 
 def _cell(spec: Spec, seconds: float, config: DeviceConfig) -> TimedCell:
@@ -184,20 +183,31 @@ def _right(one: TimedCell, other: TimedCell) -> bool | None:
     return (one.predicted < other.predicted) == (one.measured < other.measured)
 
 
-def _over_ranks(specs: Sequence[Spec], device: str, *, quick: bool) -> list[float]:
-    """Seconds of a step of each, the mean of both ranks."""
+def _over_ranks(specs: Sequence[Spec], device: str, *, quick: bool) -> list[TimedCell]:
+    """Blocks over two processes of this machine, which share its memory: kernels are timed with both at work."""
     if not specs:
         return []
     with tempfile.TemporaryDirectory() as folder:
-        start_ranks(_rank, 2, list(specs), device, 3 if quick else 8, folder)
-        each = [torch.load(Path(folder) / str(rank)) for rank in range(2)]
-    return [sum(pair) / 2 for pair in zip(*each, strict=True)]
+        start_ranks(_rank, 2, list(specs), device, quick, folder)
+        # written by our own ranks a moment ago
+        each = [torch.load(Path(folder) / str(rank), weights_only=False) for rank in range(2)]
+    (found, sent, mine), (_, _, others) = each
+    config = device_file.made(found, sent, device, "fp32", 2).config()
+    return [_cell(spec, sum(pair) / 2, config) for spec, *pair in zip(specs, mine, others, strict=True)]
 
 
-def _rank(rank: int, ranks: int, specs: Sequence[Spec], device: str, rounds: int, folder: str) -> None:
+def _rank(rank: int, ranks: int, specs: Sequence[Spec], device: str, quick: bool, folder: str) -> None:
     joined(rank, ranks, device, folder)
     groups = make_groups(ranks, 1, 1, 1)
-    clock = Clock(device, rounds=rounds)
-    torch.save(clock.best_of_each([make_step(spec, groups, rank) for spec in specs]), Path(folder) / str(rank))
+    bench = device_file.start(device, "fp32", quick=quick)
+    steps = [make_step(spec, groups, rank) for spec in specs]
+    measured = [float("inf")] * len(specs)
+    found: list[Sample] = []
+    for _ in range(1 if quick else 3):
+        found = list(samples(bench))
+        again = Clock(device, rounds=3).best_of_each(steps)
+        measured = [min(pair) for pair in zip(measured, again, strict=True)]
+    sent = timed_here(rank, ranks, device, quick)
+    torch.save((found, sent, measured), Path(folder) / str(rank))
     dist.barrier()
     dist.destroy_process_group()
