@@ -14,7 +14,6 @@ from mla_cost.pricing.step_traffic import Most
 from mla_cost.results import columns
 
 AXES: Final = tuple(columns.AXES.values())
-FIGURES: Final = columns.figures("model")
 SAMPLE: Final = 8
 Reported = Callable[[int, int], str]  # from a point and its code to a sentence
 Expected = Callable[[int], Mapping[str, Any]]  # from a point to its row by `plan`
@@ -23,15 +22,18 @@ Expected = Callable[[int], Mapping[str, Any]]  # from a point to its row by `pla
 class Composed:
     """Many points of the model scope, each for one rank of the worst stage; MISSING where a row is illegal.
 
-    columns: an array for each of FIGURES, whose names say what they hold; bytes are int64, flops float64, exact below
-    2^53. Payload, wire and flops are those of one optimizer step; by phase without the step's own collectives. status,
-    reason: places in `mla_cost.batch.codes`. kernel: places in `kernels`. padding: of V, places in
-    `PADDINGS`. most: of all stages, and not the worst alone.
+    columns: an array for each of `figures`, whose names say what they hold; bytes are int64, flops float64, exact below
+    2^53, and figures of time float64. Payload, wire and flops are those of one optimizer step; by phase without the
+    step's own collectives. status, reason: places in `mla_cost.batch.codes`. kernel: places in `kernels`. padding: of
+    V, places in `PADDINGS`. most: of all stages, and not the worst alone.
     """
 
-    def __init__(self, size: int, kernels: tuple[str, ...], reported: Reported, expected: Expected) -> None:
+    def __init__(
+        self, size: int, kernels: tuple[str, ...], reported: Reported, expected: Expected, *, timed: bool = False
+    ) -> None:
+        self.figures = columns.figures("model", timed=timed)
         self.columns: dict[str, NDArray[Any]] = {
-            figure.name: np.full(size, MISSING, figure.dtype) for figure in FIGURES
+            figure.name: np.full(size, MISSING, figure.dtype) for figure in self.figures
         }
         by_axis: dict[str, Any] = {axis: np.full(size, MISSING, np.int64) for axis in AXES}
         self.most = Most(np.full(size, MISSING, np.int64), by_axis, np.full(size, MISSING, np.float64))
@@ -78,9 +80,19 @@ def require_equal(index: int, found: Mapping[str, Any], wanted: Mapping[str, Any
         ArithmeticError: they differ.
 
     """
-    if any(not _equal(found[name], value) for name, value in wanted.items()):
-        reported = {name: (found[name], value) for name, value in wanted.items() if not _equal(found[name], value)}
+    step = abs(found.get("seconds", 0.0))
+    reported = {
+        name: (found[name], value)
+        for name, value in wanted.items()
+        if not (_as_long(found[name], value, step) if name in columns.TIMES else _equal(found[name], value))
+    }
+    if reported:
         raise ArithmeticError(f"point {index}: (here, plan) are {reported}")
+
+
+def _as_long(found: Any, wanted: Any, step: Any) -> bool:
+    """Whether times agree: sums of as many numbers in another order. What waits is a difference of such sums."""
+    return bool(abs(found - wanted) <= 1e-9 * abs(wanted) + 1e-12 * step)
 
 
 def _equal(found: Any, wanted: Any) -> bool:

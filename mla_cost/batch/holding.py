@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
 from mla_cost.batch.matrices import Floats, Ints
-from mla_cost.batch.pipelines import UNITS, StageRows
+from mla_cost.batch.pipelines import UNITS
 from mla_cost.batch.points import NOT_OF_STATES, Points, distinct
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
@@ -19,11 +19,20 @@ from mla_cost.pricing.step_traffic import Totals, all_calls
 from mla_cost.pricing.units import unit_of
 from mla_cost.pricing.whole_model import parallel_of, state_settings
 from mla_cost.weights.held import Holder, RankParameters, total
-from mla_cost.weights.sent import step_collectives
+from mla_cost.weights.sent import StepCollective, step_collectives
 from mla_cost.weights.states import StateSettings, states
 
 STATES: Final = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "buffer_bytes")
 STEP: Final = "step_bytes"  # made by the optimizer step beside them, and gone when it ends
+
+
+class HasWeights(Protocol):
+    """A stage as far as its weights go: layers of each kind, and chunks without any, as `StageRows` has them."""
+
+    @property
+    def kinds(self) -> tuple[tuple[int, int], ...]: ...
+    @property
+    def ends(self) -> tuple[Chunk, ...]: ...
 
 
 class Ranks(NamedTuple):
@@ -78,12 +87,13 @@ class Holding:
         self._states: dict[object, tuple[float, ...]] = {}
         self._holds: dict[object, RankParameters] = {}
         self._sent: dict[object, Totals] = {}
+        self._calls: dict[object, tuple[StepCollective, ...]] = {}
 
-    def dense(self, stage: StageRows, ranks: Sequence[Ranks]) -> Floats:
+    def dense(self, stage: HasWeights, ranks: Sequence[Ranks]) -> Floats:
         """The states of dense weights and buffers: a row of STATES and STEP for each ranks. Bytes."""
         return np.array([self._bytes(self._held(stage, each, "dense"), each, "dense") for each in ranks])
 
-    def expert(self, stage: StageRows, ranks: Sequence[Ranks]) -> Floats:
+    def expert(self, stage: HasWeights, ranks: Sequence[Ranks]) -> Floats:
         """The states of experts. Bytes."""
         return np.array([self._bytes(self._held(stage, each, "expert"), each, "expert") for each in ranks])
 
@@ -108,15 +118,15 @@ class Holding:
             self._weights[asked] = RankWeights(self.model, asked)
         return self._weights[asked]
 
-    def dense_sent(self, stage: StageRows, ranks: Ranks) -> Totals:
+    def dense_sent(self, stage: HasWeights, ranks: Ranks) -> Totals:
         """What is sent for dense weights in the optimizer step."""
         return self._collectives(self._held(stage, ranks, "dense"), ranks, "dense")
 
-    def expert_sent(self, stage: StageRows, ranks: Ranks) -> Totals:
+    def expert_sent(self, stage: HasWeights, ranks: Ranks) -> Totals:
         """What is sent for experts."""
         return self._collectives(self._held(stage, ranks, "expert"), ranks, "expert")
 
-    def _held(self, stage: StageRows, ranks: Ranks, holder: Holder) -> RankParameters:
+    def _held(self, stage: HasWeights, ranks: Ranks, holder: Holder) -> RankParameters:
         """What a stage holds, looked up by its layers and what divides them."""
         key = (holder, stage.kinds, stage.ends, ranks.weights, ranks.parallel.pp > 1)
         if key not in self._holds:
@@ -138,17 +148,29 @@ class Holding:
             self._states[key] = tuple(float(getattr(found, name)) for name in (*STATES, STEP))
         return self._states[key]
 
+    def calls(self, stage: HasWeights, ranks: Ranks, holder: Holder) -> tuple[StepCollective, ...]:
+        """The collectives of the optimizer step for a stage's weights of this holder."""
+        held, degrees = self._held(stage, ranks, holder), ranks.parallel
+        key = _sent_key(held, ranks, holder)
+        if key not in self._calls:
+            self._calls[key] = step_collectives(held, degrees, ranks.keeping)
+        return self._calls[key]
+
     def _collectives(self, held: RankParameters, ranks: Ranks, holder: Holder) -> Totals:
-        degrees = ranks.parallel
-        sharing = (_sharing(degrees, holder), degrees.tp, degrees.pp > 1, degrees.micro_batches, degrees.sp > 1)
-        key = (holder, held, sharing, ranks.keeping)
+        key = _sent_key(held, ranks, holder)
         if key not in self._sent:
-            calls = step_collectives(held, degrees, ranks.keeping)
+            calls = step_collectives(held, ranks.parallel, ranks.keeping)
             self._sent[key] = Totals(map(all_calls, calls))
         return self._sent[key]
 
 
-def _parts(stage: StageRows) -> list[tuple[tuple[Chunk, ...], int]]:
+def _sent_key(held: RankParameters, ranks: Ranks, holder: Holder) -> tuple[object, ...]:
+    degrees = ranks.parallel
+    sharing = (_sharing(degrees, holder), degrees.tp, degrees.pp > 1, degrees.micro_batches, degrees.sp > 1)
+    return holder, held, sharing, ranks.keeping
+
+
+def _parts(stage: HasWeights) -> list[tuple[tuple[Chunk, ...], int]]:
     """Chunks that add up to a stage's weights: one layer of each kind, and all that is no layer."""
     layers = [((Chunk(False, index, 1, 0, False),), count) for index, count in stage.kinds]
     return [*layers, (stage.ends, 1)]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost.batch import scalar, verdicts
-from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, MISSING, NO_PROGRAM, NONE, TOO_LARGE, UNTRAINED
-from mla_cost.batch.composed import FIGURES, Composed
+from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, MISSING, NO_PROGRAM, NONE, TIGHT, TOO_LARGE, UNTRAINED
+from mla_cost.batch.composed import Composed
 from mla_cost.batch.legality import refused
 from mla_cost.batch.matrices import Floats, Ints
 from mla_cost.batch.points import ALIKE, NOT_OF_LAYERS, Choices, Points
+from mla_cost.batch.step_times import StepTimes, step_times
 from mla_cost.batch.tile import Shared, Tile, Worst
 from mla_cost.batch.traffic import Work, most_of_stages, worst_stage
 from mla_cost.declared import defaults
@@ -29,7 +30,9 @@ from mla_cost.pricing.resolve import Illegal, named, pads_value
 from mla_cost.pricing.step_traffic import Most, Totals
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.pricing.usable import status
+from mla_cost.timing.ceilings import has_ceilings
 
+Timed = Literal["none", "fitting", "all"]
 TILE: Final = 1 << 14  # points at once: what they need should stay near a core
 _TOO_LARGE: Final = "a byte count reaches 2^53, below which bytes are exact; make the plan smaller"
 
@@ -40,18 +43,21 @@ def price(
     form: str,
     settings: PlanSettings,
     columns: Mapping[str, Sequence[int | str] | NDArray[Any]],
+    timed: Timed = "none",
 ) -> Composed:
     """Every point of columns of one length: fields of a plan that vary; all others are as the settings have them.
 
-    Each number is what `mla_cost.plan` at the model scope prints, to the byte: `Composed.check` compares some.
+    Each number is what `mla_cost.plan` at the model scope prints, to the byte: `Composed.check` compares some. timed:
+    which points are asked how long their steps take; those of others are missing.
 
     Raises:
         InputError: a field or a name that does not exist, columns of several lengths.
 
     """
     points = Points(settings, columns)
-    pricer = PointPricer(model, device, form)
-    found = Composed(points.size, KERNEL_NAMES, pricer.reported(points), pricer.expected(points))
+    pricer = PointPricer(model, device, form, timed)
+    expected = pricer.expected(points)
+    found = Composed(points.size, KERNEL_NAMES, pricer.reported(points), expected, timed=timed != "none")
     for start in range(0, points.size, TILE):
         pricer.fill(points.part(slice(start, start + TILE)), start, found)
     return found
@@ -65,8 +71,8 @@ def _shared(facts: str) -> Shared:
 class PointPricer:
     """Prices points of one form of a model on one device."""
 
-    def __init__(self, model: ModelConfig, device: DeviceConfig | None, form: str) -> None:
-        self.model, self.device, self.form = model, device, form
+    def __init__(self, model: ModelConfig, device: DeviceConfig | None, form: str, timed: Timed = "none") -> None:
+        self.model, self.device, self.form, self.timed = model, device, form, timed
         self._shared = _shared(model.model_dump_json())
         self._kernels: dict[tuple[Any, ...], PlanSettings] = {}
 
@@ -95,7 +101,8 @@ class PointPricer:
 
     def expected(self, points: Points) -> Any:
         """A function from a point to its row by `plan`."""
-        return lambda at: scalar.row(self.model, self.device, self.form, points.settings(at))
+        timed = self.timed != "none"
+        return lambda at: scalar.row(self.model, self.device, self.form, points.settings(at), timed=timed)
 
     def with_kernel(self, settings: PlanSettings) -> PlanSettings:
         """The settings with a kernel in place of `auto`, as a plan chooses it, once for all that decides it.
@@ -159,13 +166,26 @@ class PointPricer:
         tile.code[tile.alive[~exact]] = TOO_LARGE
         rows = _Rows(where[tile.alive[exact]], exact)
         many = self._many(tile, worst, work, most, exact)
-        for figure in FIGURES:
+        trained = tile.table.trained[tile.which]
+        verdict = self._status(many, trained)
+        many = many._replace(times=self._times(tile, exact, verdict))
+        for figure in found.figures:
             rows.put(found.columns[figure.name], figure.of_many(many))
         rows.put_most(found.most, most)
-        trained = tile.table.trained[tile.which]
         tile.code[tile.alive[exact]] = np.where(trained, 0, UNTRAINED)[exact]
-        rows.put(found.status, self._status(many, trained))
+        rows.put(found.status, verdict)
         return tile.code
+
+    def _times(self, tile: Tile, exact: NDArray[np.bool_], verdict: Any) -> StepTimes | None:
+        """Steps of those points alive that are asked; MISSING at the others."""
+        if self.timed == "none":
+            return None
+        found = StepTimes(*np.full((len(StepTimes._fields), tile.points.size), float(MISSING)))
+        asked = np.flatnonzero(exact & (verdict <= TIGHT) if self.timed == "fitting" else exact)
+        if self.device is not None and has_ceilings(self.device) and len(asked):
+            for column, values in zip(found, step_times(tile, asked, self.device), strict=True):
+                column[asked] = values
+        return found
 
     def _status(self, many: _Many, trained: Any) -> Any:
         """The verdict on what the device has; none without a device."""
@@ -178,8 +198,10 @@ class PointPricer:
         number = np.array([stage.stage for stage in tile.stages])[worst.stage]
         required = np.where(exact, worst.peak, 0).astype(np.int64) + verdicts.other_memory(tile.points)
         usable, least = verdicts.usable_bytes(self.model, tile.points, self.device)
-        left = (np.full_like(each, MISSING) if self.device is None else each - required for each in (usable, least))
-        return _Many(worst, *work, most, number, required, usable, *left)
+        left, least_left = (
+            np.full_like(each, MISSING) if self.device is None else each - required for each in (usable, least)
+        )
+        return _Many(worst, *work, most, number, required, usable, left, least_left)
 
 
 class _Many(NamedTuple):
@@ -194,6 +216,7 @@ class _Many(NamedTuple):
     usable: Ints
     headroom: Ints
     least_headroom: Ints
+    times: StepTimes | None = None
 
 
 class _Rows(NamedTuple):

@@ -20,24 +20,26 @@ from mla_cost.results.columns import figures, result_row
 from mla_cost.weights.states import require
 
 
-def row(model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings) -> dict[str, Any]:
-    """Every number of a point, as columns hold it."""
+def row(
+    model: ModelConfig, device: DeviceConfig | None, form: str, settings: PlanSettings, *, timed: bool = False
+) -> dict[str, Any]:
+    """Every number of a point, as columns hold it. timed: with those of time."""
     try:
-        (result,) = rows.rows(model, device, settings.model_copy(update={"form": (form,)}), timed=False)
+        (result,) = rows.rows(model, device, settings.model_copy(update={"form": (form,)}), timed=timed)
     except InputError:
-        return refused(settings.scope)
-    return coded(result, int(settings.other_memory))
+        return refused(settings.scope, timed=timed)
+    return coded(result, int(settings.other_memory), timed=timed)
 
 
-def refused(scope: str) -> dict[str, Any]:
+def refused(scope: str, *, timed: bool = False) -> dict[str, Any]:
     """The numbers of a row that is refused."""
-    return {**{figure.name: MISSING for figure in figures(scope)}, "status": ILLEGAL}
+    return {**{figure.name: MISSING for figure in figures(scope, timed=timed)}, "status": ILLEGAL}
 
 
-def coded(result: Result, other_memory: int) -> dict[str, Any]:
+def coded(result: Result, other_memory: int, *, timed: bool = False) -> dict[str, Any]:
     """The numbers of a result, as columns hold them."""
-    reported = result_row(result, other_memory)
-    found = {figure.name: reported[figure.name] for figure in figures(result.scope)}
+    reported = result_row(result, other_memory, timed=timed)
+    found = {figure.name: reported[figure.name] for figure in figures(result.scope, timed=timed)}
     missing = {name: MISSING for name, number in found.items() if number is None}
     return {**found, **missing, "status": STATUSES.index(reported["status"])}
 

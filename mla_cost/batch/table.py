@@ -26,6 +26,7 @@ from mla_cost.language.program import ProgramError, sizes_asked
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.automatic import trained
 from mla_cost.pricing.compile import reduced
+from mla_cost.pricing.key import Key
 from mla_cost.pricing.persistent import Buffer, allowances, by_name
 from mla_cost.pricing.resolve import Illegal, scheme_of
 from mla_cost.pricing.stage import Place, place_point
@@ -46,6 +47,16 @@ class TableQuestion(NamedTuple):
     def kinds(self) -> frozenset[str]:
         """The kernel workspace that counts."""
         return kinds_of(self.device.family if self.device else "none")
+
+
+class PricedGroup(NamedTuple):
+    """The columns of one structural key: where they are, the key of each place, and the values of symbols."""
+
+    where: Ints
+    settings: PlanSettings
+    keys: tuple[tuple[int, Key], ...]
+    always: dict[str, float]
+    values: dict[str, Any]
 
 
 class Table:
@@ -72,7 +83,13 @@ class Table:
         self.trained: NDArray[np.bool_] = np.ones(size, bool)
         self._buffers: dict[int, dict[tuple[int, str], Buffer]] = {}  # by place, then by number and name
         self._persistent: dict[frozenset[int], Floats] = {}
+        self.groups: list[PricedGroup] = []  # for whoever asks more of them
         self._fill(points)
+
+    @property
+    def chosen(self) -> int:
+        """Experts per token."""
+        return self.question.model.num_experts_per_token or 1
 
     # ---- structural groups
 
@@ -128,8 +145,11 @@ class Table:
             routed = tokens(model, fields, self._imbalance)
             values |= {name: column[where] for name, column in routed.items()}
         always = {name: float(value) for name, value in known.shared.items()}
-        for place, each in zip(places, layers, strict=True):
-            self._put(self.places.index(place), where, layer(each, self._programs, always, values, len(where)))
+        numbers = tuple(map(self.places.index, places))
+        keys = tuple(zip(numbers, (each.program.key for each in layers), strict=True))
+        self.groups.append(PricedGroup(where, settings, keys, always, values))
+        for at, each in zip(numbers, layers, strict=True):
+            self._put(at, where, layer(each, self._programs, always, values, len(where)))
         if device is not None:
             last = points[-1]
             self.trained[where] = trained(last.kernel, device.arch, last.key, last.values)

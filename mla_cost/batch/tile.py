@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,8 @@ from mla_cost.batch.programs import Programs
 from mla_cost.batch.table import Table, TableQuestion
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.mesh.placement import Chunk
 from mla_cost.mesh.schedule import enough
 from mla_cost.pricing.stage import Place
 from mla_cost.pricing.step_traffic import hidden_states
@@ -37,6 +40,7 @@ class Shared:
         self.programs = Programs()
         self._names: dict[tuple[str, int | None], Names] = {}
         self._pipelines: dict[Hashable, PipelineRows] = {}
+        self._timed: dict[Hashable, TimedPipeline] = {}
 
     def names(self, profile: str, remat_layers: int | None = None) -> Names:
         """The layers of the model.
@@ -59,6 +63,56 @@ class Shared:
             names = self.names(settings.profile, settings.remat_layers)
             self._pipelines[key] = pipeline(names, alone, settings.stage, gathering)
         return self._pipelines[key]
+
+    def timed_pipeline(self, settings: PlanSettings) -> TimedPipeline:
+        """The pipeline of a plan as far as its time goes; the same for all micro-batches."""
+        parallel = pipeline_of(settings)._replace(micro_batches=1)
+        key = (settings.profile, settings.remat_layers, parallel)
+        if key not in self._timed:
+            self._timed[key] = timed_pipeline(self.names(settings.profile, settings.remat_layers), parallel)
+        return self._timed[key]
+
+
+class TimedPipeline(NamedTuple):
+    """A pipeline as far as its time goes: every chunk, and every stage, that differs from those before.
+
+    chunks: layers at each of `places`. stages: the chunks of each stage that differs; of: which of them a stage is.
+    weights: what each of them holds.
+    """
+
+    places: tuple[Place, ...]
+    chunks: tuple[Ints, ...]
+    stages: tuple[tuple[int, ...], ...]
+    of: tuple[int, ...]
+    weights: tuple[StageWeights, ...]
+
+
+class StageWeights(NamedTuple):
+    """As `holding.HasWeights`."""
+
+    kinds: tuple[tuple[int, int], ...]
+    ends: tuple[Chunk, ...]
+
+
+def timed_pipeline(names: Names, parallel: Parallel) -> TimedPipeline:
+    """The pipeline of degrees that are legal."""
+    laid_out = names.stages(parallel)
+    places = tuple(dict.fromkeys(place for chunks in laid_out for chunk in chunks for place in names.of(chunk)))
+    chunks: dict[tuple[Place, ...], int] = {}
+    stages: dict[tuple[tuple[int, ...], StageWeights], int] = {}
+    of = []
+    for stage in laid_out:
+        own = tuple(chunks.setdefault(names.of(chunk), len(chunks)) for chunk in stage)
+        weights = StageWeights(names.kinds(stage), tuple(chunk._replace(first=0, num_layers=0) for chunk in stage))
+        of.append(stages.setdefault((own, weights), len(stages)))
+    counts = (Counter(chunk) for chunk in chunks)
+    return TimedPipeline(
+        places,
+        tuple(np.array([each[place] for place in places], np.int64) for each in counts),
+        tuple(own for own, _ in stages),
+        tuple(of),
+        tuple(weights for _, weights in stages),
+    )
 
 
 class Worst(NamedTuple):

@@ -314,6 +314,10 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
             "names", metavar="FIELD=VALUES", example="seq_len=4k..128k*2",
         ),
         _SET,
+        Option(
+            "time", ASKED, "Columns of time too: seconds of an optimizer step, tokens/s, utilisation, idle, exposed.",
+            "switch",
+        ),
         _formats(
             "table", "csv", "jsonl", "json", "markdown", default=None, help="How to print the rows", idle=("save",)
         ),
@@ -382,11 +386,11 @@ OWN: Final[dict[str, tuple[Option, ...]]] = {
         _formats("text", "json", "csv", default="text"),
         Option(
             "by", OUTPUT, "What comes first, or several by commas.", "text",
-            metavar="weight|sent|required|flops|idle|devices", example="required",
+            metavar="time|weight|sent|required|flops|idle|devices", example="required",
         ),
         Option("top", OUTPUT, "How many layouts to tell; 10 by default.", "count", metavar="N", example="3"),
         Option(
-            "pareto", OUTPUT, "Those that none beats in memory, bytes sent and flops as well.", "switch",
+            "pareto", OUTPUT, "Those that none beats in memory left and time as well.", "switch",
             idle=("output=json", "quiet"),
         ),
         Option(

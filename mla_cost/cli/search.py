@@ -73,6 +73,10 @@ def _draw(found: Any, path: Path) -> None:
         draw_search(path, title, points_of(told), found.results[0].usable_bytes)
 
 
+def _front(found: Any) -> str:
+    return "time_pareto" if found.time_pareto else "pareto"
+
+
 def _print(found: Any, output: str, *, pareto: bool, notes: bool) -> None:
     """The answer in the format asked for; where nothing is legal, the message says it all."""
     if output == "json":
@@ -81,7 +85,7 @@ def _print(found: Any, output: str, *, pareto: bool, notes: bool) -> None:
         from mla_cost.studies.search import Candidate
         from mla_cost.views import search_table
 
-        rows = found.to_dict()["pareto" if pareto else "results"]
+        rows = found.to_dict()[_front(found) if pareto else "results"]
         sys.stdout.write(search_table.csv_text(Candidate._fields, rows))
     elif not found.refused:
         from mla_cost.views import search_table

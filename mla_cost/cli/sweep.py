@@ -83,7 +83,7 @@ def _study(given: Given, over: dict[str, str]) -> Sweep:
     for name in ("device", "form"):
         if flags[name] is not None and flags[name] != ["all"]:
             flags[name] = expand(name, flags[name])
-    return of(given.settings(flags), over)
+    return of(given.settings(flags), over, timed=given["time"])
 
 
 def _require_once(given: Given, over: dict[str, str]) -> None:
@@ -171,7 +171,7 @@ def _varying(study: Sweep, rows: list[dict[str, Any]]) -> list[str]:
     """The settings that are gone over, then every other word or setting in which the rows differ."""
     from mla_cost.results.columns import VERDICT, figures
 
-    told = {*VERDICT, *(figure.name for figure in figures(study.grid.settings.scope))}
+    told = {*VERDICT, *(figure.name for figure in figures(study.grid.settings.scope, timed=True))}
     settings = [axis.name for axis in study.grid.axes if axis.name not in study.names or len(axis.values) > 1]
     names = [name for name in study.columns if name not in told and name not in settings]
     return [*settings, *(name for name in names if name == "form" or len({row[name] for row in rows}) > 1)]

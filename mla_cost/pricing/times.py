@@ -6,7 +6,7 @@ device's file has no ceilings. The model is on one page: docs/time.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +15,7 @@ from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import DTYPE_BYTES
+from mla_cost.language.numbers import maximum, minimum, where
 from mla_cost.language.schedule import PassKind, ScheduledPass
 from mla_cost.mesh.schedule import schedule_of, size_of
 from mla_cost.pricing.block import BlockFigures
@@ -24,7 +25,7 @@ from mla_cost.pricing.step_traffic import PHASES, hidden_states
 from mla_cost.pricing.whole_model import parallel_of
 from mla_cost.results import Communication, Seconds, Time, TimePart
 from mla_cost.timing import rules, step
-from mla_cost.timing.ceilings import ENDS, Ceilings, ceilings, has_ceilings
+from mla_cost.timing.ceilings import ENDS, Ceilings, End, ceilings, has_ceilings
 from mla_cost.timing.placement import placement
 from mla_cost.timing.work import LinkTraffic, PhaseTime, WorkAccount, sent_by_link, timed, work_of
 
@@ -48,7 +49,13 @@ class Pricing(NamedTuple):
     by: LinkTraffic
     causal: bool
     graphs: bool
-    hidden_axes: frozenset[str]
+    hidden_axes: tuple[str, ...]
+    dtype: str = "bf16"
+
+    @property
+    def peak(self) -> float:
+        """Flops a second that the device's sheet promises in the dtype of activations."""
+        return self.on.peak_fp32 if self.dtype == "fp32" else self.on.peak_bf16
 
 
 def switched(settings: PlanSettings, name: str) -> bool:
@@ -57,17 +64,19 @@ def switched(settings: PlanSettings, name: str) -> bool:
     return name in PROFILES[settings.profile].overlaps if stated is None else stated == "on"
 
 
-def pricing(device: DeviceConfig, settings: PlanSettings, end: Any, chosen: int = 1) -> Pricing:
-    """What times stand on. chosen: experts per token."""
+def pricing(device: DeviceConfig, settings: PlanSettings, end: End, chosen: int = 1, degrees: Any = None) -> Pricing:
+    """What times stand on. chosen: experts per token. degrees: of many plans, as arrays, in place of the settings'."""
     on = ceilings(device, end, settings.devices_per_node)
     if settings.launch_floor is not None:
         on = on._replace(launch=settings.launch_floor * 1e-9)
     if settings.inter_node_gb_s is not None:
         on = on._replace(network=on.network * settings.inter_node_gb_s / float(str(device.inter_node_gb_s.value)))
-    lie = placement(settings, settings.axis_order, on.domain)
+    lie = placement(settings if degrees is None else degrees, settings.axis_order, on.domain)
     dispatch = settings.dispatcher in PROFILES[settings.profile].once_per_node
-    hidden = frozenset(axis for axis, name in HIDES.items() if switched(settings, name))
-    return Pricing(on, LinkTraffic(lie, dispatch, chosen), settings.causal, settings.graphs == "on", hidden)
+    hidden = tuple(axis for axis, name in HIDES.items() if switched(settings, name))
+    return Pricing(
+        on, LinkTraffic(lie, dispatch, chosen), settings.causal, settings.graphs == "on", hidden, settings.dtype
+    )
 
 
 def program_times(at: Evaluation, how: Pricing) -> dict[str, PhaseTime]:
@@ -84,51 +93,52 @@ def _amounts(at: Evaluation) -> tuple[WorkAccount, list[int]]:
 
 
 class TimedPass(NamedTuple):
-    """A way through programs, forward or backward. Seconds.
+    """A way through programs, forward or backward. Seconds, numbers or arrays.
 
     device: by class; links: by axis, all of it; hidden: of links, by axis; host: what launching takes.
     """
 
-    device: Mapping[str, float]
-    links: Mapping[str, float]
-    hidden: Mapping[str, float]
-    host: float
+    device: Mapping[str, Any]
+    links: Mapping[str, Any]
+    hidden: Mapping[str, Any]
+    host: Any
 
     @property
-    def computing(self) -> float:
+    def computing(self) -> Any:
         """On the device, or waiting for the host."""
-        return max(sum(self.device.values()), self.host)
+        return maximum(sum(self.device.values()), self.host)
 
     @property
-    def waits(self) -> float:
+    def waits(self) -> Any:
         """For the host, beyond what the device does meanwhile."""
         return self.computing - sum(self.device.values())
 
     @property
-    def exposed(self) -> dict[str, float]:
+    def exposed(self) -> dict[str, Any]:
         """Of collectives, by axis, what nothing hides."""
         return {axis: seconds - self.hidden.get(axis, 0.0) for axis, seconds in self.links.items()}
 
     @property
-    def seconds(self) -> float:
+    def seconds(self) -> Any:
         """All of it."""
         return self.computing + sum(self.exposed.values())
 
 
-def passed(parts: Sequence[Mapping[str, PhaseTime]], way: str, how: Pricing, more: float = 0.0) -> TimedPass:
+def passed(parts: Iterable[Mapping[str, PhaseTime]], way: str, how: Pricing, more: Any = 0.0) -> TimedPass:
     """One way through programs in a row. more: seconds of memory-bound work beside them."""
-    device: dict[str, float] = {"elementwise": more} if more else {}
-    links: dict[str, float] = {}
-    launches = 0
+    device: dict[str, Any] = {"elementwise": more}
+    links: dict[str, Any] = {}
+    launches: Any = 0
     for phase in (part[name] for part in parts for name in PHASES[way]):
         launches += phase.launches
         for into, amounts in ((device, phase.device), (links, phase.links)):
             for name, seconds in amounts.items():
                 into[name] = into.get(name, 0.0) + seconds
     left, hidden = sum(device.values()), {}
-    for axis in how.hidden_axes & links.keys():
-        hidden[axis] = min(links[axis], left)
-        left -= hidden[axis]
+    for axis in how.hidden_axes:
+        if axis in links:
+            hidden[axis] = minimum(links[axis], left)
+            left = left - hidden[axis]
     return TimedPass(device, links, hidden, 0.0 if how.graphs else launches * how.on.host)
 
 
@@ -221,21 +231,45 @@ def _sent_by_link(programs: Sequence[Evaluation], times: int, how: Pricing) -> r
 # ---- the model scope
 
 
+Chunks = Sequence[tuple[TimedPass, TimedPass]]  # forward and backward of each chunk of a stage
+
+
 class StageTime(NamedTuple):
     """One stage: the passes of its chunks, and what follows the last of them. Seconds.
 
-    reduction, gathering: exchanges that keep weights equal, all of them; optimizer: the update itself.
+    tail: exchanges that keep weights equal; optimizer: the update itself.
     """
 
     chunks: tuple[tuple[TimedPass, TimedPass], ...]
-    reduction: Mapping[str, float]
-    gathering: Mapping[str, float]
+    tail: StageTail
     optimizer: float
 
     @property
     def once(self) -> float:
         """Every chunk forward and backward, one micro-batch."""
-        return sum(one.seconds + two.seconds for one, two in self.chunks)
+        found: float = once(self.chunks)
+        return found
+
+
+def once(chunks: Chunks) -> Any:
+    """Every chunk of a stage forward and backward, one micro-batch. Seconds, numbers or arrays."""
+    return sum(one.seconds + two.seconds for one, two in chunks)
+
+
+class StageTail(NamedTuple):
+    """Exchanges that keep a stage's weights equal, and what can hide them. Seconds, numbers or arrays.
+
+    links: by axis, all of them: of gradients in backward's place, of weights in forward's. computing: of a
+    micro-batch's passes, forward and backward.
+    """
+
+    links: tuple[Mapping[str, Any], Mapping[str, Any]]
+    computing: tuple[Any, Any]
+
+    @property
+    def seconds(self) -> Any:
+        """All that is sent, as if nothing hid it."""
+        return sum(sum(amounts.values()) for amounts in self.links)
 
 
 class StepTime(NamedTuple):
@@ -278,15 +312,14 @@ def _told(
     """What is said of a step. ends: as ENDS has them; how: in the middle of the band."""
     slow, middle, fast = ends
     at, world = middle.stages[middle.slowest], parallel_of(settings).world
-    trained = settings.seq_len * settings.micro_batch * settings.micro_batches * settings.dp
     ways = [way for pair in at.chunks for way in pair]
     every = [_times(way, settings.micro_batches) for way in ways]
     idle = middle.passes - settings.micro_batches * at.once
-    peak = how.on.peak_bf16 if settings.dtype != "fp32" else how.on.peak_fp32
     seconds = middle.seconds
+    rates = step_rates(settings, seconds, model_flops, how.peak)
     segments = [it for chunk in costs[middle.slowest].costs for it in chunk.segments]
     sent = _sent_by_link([it.at for it in segments], settings.micro_batches, how)
-    days, hours, price = _training(settings, trained, seconds, world)
+    days, hours, price = _training(settings, seconds, world)
     return Time(
         total=Seconds(seconds, fast.seconds, slow.seconds),
         forward=_band([sum(one.seconds for one, _ in end.stages[end.slowest].chunks) for end in (fast, middle, slow)]),
@@ -297,9 +330,9 @@ def _told(
         inside_bytes=sent.inside,
         between_bytes=sent.between,
         bound=_bound(every),
-        tokens_per_second=trained / seconds,
-        tokens_per_second_per_device=trained / seconds / world,
-        model_flops_utilisation=model_flops / (seconds * peak * world),
+        tokens_per_second=rates.tokens,
+        tokens_per_second_per_device=rates.tokens / world,
+        model_flops_utilisation=rates.utilisation,
         idle=idle,
         closed_idle=_closed_idle(settings, at.once),
         days=days,
@@ -308,6 +341,24 @@ def _told(
         estimated=how.on.estimated,
         notes=tuple(_notes(every)),
     )
+
+
+class StepRates(NamedTuple):
+    """What a step makes of its seconds: tokens a second of all devices, and the share of their arithmetic."""
+
+    tokens: Any
+    utilisation: Any
+
+
+def trained(numbers: Any) -> Any:
+    """Tokens of an optimizer step. numbers: of a plan, or of many as arrays."""
+    return numbers.seq_len * numbers.micro_batch * numbers.micro_batches * numbers.dp
+
+
+def step_rates(numbers: Any, seconds: Any, model_flops: Any, peak: float) -> StepRates:
+    """The rates of a step. numbers: as `trained`; model_flops: of all ranks; peak: flops a second of a device."""
+    world = numbers.tp * numbers.sp * numbers.pp * numbers.dp
+    return StepRates(trained(numbers) / seconds, model_flops / (seconds * peak * world))
 
 
 def _tail(at: StepTime, idle: float) -> Iterator[TimePart]:
@@ -324,13 +375,11 @@ def _closed_idle(settings: PlanSettings, once: float) -> float:
     return (parallel.pp - 1) * once / parallel.chunks
 
 
-def _training(
-    settings: PlanSettings, trained: int, seconds: float, world: int
-) -> tuple[float | None, float | None, float | None]:
+def _training(settings: PlanSettings, seconds: float, world: int) -> tuple[float | None, float | None, float | None]:
     """Days, device-hours and their price; None where no number of tokens is stated."""
     if settings.tokens is None:
         return None, None, None
-    whole = settings.tokens / trained * seconds
+    whole = settings.tokens / trained(settings) * seconds
     hours = whole / 3600 * world
     return whole / 86400, hours, None if settings.price is None else hours * float(settings.price)
 
@@ -355,17 +404,22 @@ def one_step(
         if id(cost.costs) not in alike:
             alike[id(cost.costs)] = stage_time(settings, cost, sent, how, known)
     stages = tuple(alike[id(cost.costs)] for cost in costs)
-    hop = _hop(model, settings, how)
+    between = 0.0
+    if settings.pp > 1 and not switched(settings, "p2p_overlap"):
+        between = hop(settings, model, how, DTYPE_BYTES[settings.dtype])
     parallel = parallel_of(settings)
-    passes = step.step_length(schedule_of(parallel), size_of(parallel), partial(duration, stages), hop)
+    passes = step.step_length(
+        schedule_of(parallel), size_of(parallel), partial(duration, [stage.chunks for stage in stages]), between
+    )
     slowest = max(range(len(stages)), key=lambda at: stages[at].once)
-    reduction, hidden = _reduced(stages, settings)
-    return StepTime(stages, passes, slowest, hop, reduction, hidden, max(stage.optimizer for stage in stages))
+    kept = reduced((stage.tail for stage in alike.values()), settings)
+    most = max(stage.optimizer for stage in alike.values())
+    return StepTime(stages, passes, slowest, between, *kept, most)
 
 
-def duration(stages: Sequence[StageTime], stage: int, done: ScheduledPass) -> float:
-    """How long a pass of a stage takes."""
-    return stages[stage].chunks[done.chunk][done.kind is PassKind.BACKWARD].seconds
+def duration(stages: Sequence[Chunks], stage: int, done: ScheduledPass) -> Any:
+    """How long a pass of a stage takes. stages: the passes of the chunks of each."""
+    return stages[stage][done.chunk][done.kind is PassKind.BACKWARD].seconds
 
 
 def stage_time(
@@ -373,16 +427,46 @@ def stage_time(
 ) -> StageTime:
     """The passes of a stage, its exchanges of the step and its update. known: programs timed so far."""
     chunks = tuple(_chunk(chunk, settings, how, known) for chunk in cost.costs)
-    links: dict[bool, dict[str, float]] = {False: {}, True: {}}
-    for call in sent.collectives:
-        if call.phase == "step":
-            group = how.by.lie.of(call.axis, call.group_size)
-            seconds = rules.collective(how.on, call.kind, call.kind, call.wire_bytes / call.count, group) * call.count
-            into = links[call.kind == "all_gather"]
-            into[call.axis] = into.get(call.axis, 0.0) + seconds
-    held = cost.states
+    calls = [call for call in sent.collectives if call.phase == "step"]
+    each = [StepCall(it.kind, it.axis, it.group_size, it.count, it.wire_bytes // it.count) for it in calls]
+    return StageTime(chunks, tail(each, chunks, how), update_seconds(cost.states, how))
+
+
+class StepCall(NamedTuple):
+    """Equal collectives of the optimizer step. wire_bytes: of one of them."""
+
+    kind: str
+    axis: str
+    ranks: int
+    calls: int
+    wire_bytes: int
+
+
+def tail(calls: Iterable[StepCall], chunks: Chunks, how: Pricing) -> StageTail:
+    """What keeps the weights of a stage equal. chunks: its passes."""
+    return StageTail(step_links(calls, how), computing(chunks))
+
+
+def computing(chunks: Chunks) -> tuple[Any, Any]:
+    """What the device does in a micro-batch's passes of a stage, forward and backward. Seconds, numbers or arrays."""
+    return sum(one.computing for one, _ in chunks), sum(two.computing for _, two in chunks)
+
+
+def step_links(calls: Iterable[StepCall], how: Pricing) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of collectives of the step by axis: gathers of weights, which forward may hide, and the others."""
+    links: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    for call in calls:
+        group = how.by.lie.of(call.axis, call.ranks)
+        seconds = rules.collective(how.on, call.kind, call.kind, call.wire_bytes, group) * call.calls
+        into = links[call.kind != "all_gather"]
+        into[call.axis] = into.get(call.axis, 0.0) + seconds
+    return links
+
+
+def update_seconds(held: Any, how: Pricing) -> Any:
+    """The update of a stage's weights. held: its states, `weights.states.States`; numbers or arrays. Seconds."""
     through = 2 * held.optimizer_bytes + held.gradient_bytes + held.weight_bytes
-    return StageTime(chunks, links[False], links[True], rules.moved(how.on, "optimizer", through, 1).seconds)
+    return rules.moved(how.on, "optimizer", through, 1).seconds
 
 
 def _chunk(
@@ -394,38 +478,59 @@ def _chunk(
         if id(it.at) not in known:
             known[id(it.at)] = program_times(it.at, how)
         parts.append(known[id(it.at)])
-        added += _adding(it.at, settings)
-    more = added / rules.memory_rate(how.on, "elementwise")
+        added += it.at.gradient_bytes()
+    more = adding_seconds(added, settings, how)
     return passed(parts, "forward", how), passed(parts, "backward", how, more)
 
 
-def _adding(at: Evaluation, settings: PlanSettings) -> int:
-    """Bytes of adding gradients of weights, where they are tensors of their own, to buffers that stand."""
+def adding_seconds(made: Any, settings: PlanSettings, how: Pricing) -> Any:
+    """Adding gradients of weights, where they are tensors of their own, to buffers that stand. made: their bytes."""
     wide, size = DTYPE_BYTES[settings.gradient_dtype], DTYPE_BYTES[settings.dtype]
-    made = at.gradient_bytes()
-    return made + 2 * made * wide // size
+    return (made + 2 * made * wide / size) / rules.memory_rate(how.on, "elementwise")
 
 
-def _hop(model: ModelConfig, settings: PlanSettings, how: Pricing) -> float:
-    """What hidden states need from a stage to the next."""
-    if settings.pp == 1 or switched(settings, "p2p_overlap"):
-        return 0.0
-    amount = hidden_states(settings, model.dims.hidden, DTYPE_BYTES[settings.dtype])
+def hop(settings: Any, model: ModelConfig, how: Pricing, element_bytes: Any) -> Any:
+    """What hidden states need from a stage to the next, where passes do not hide it. Seconds.
+
+    settings: numbers of a plan, or arrays of many.
+    """
+    amount = hidden_states(settings, model.dims.hidden, element_bytes)
     group = how.by.lie.of("pp", settings.pp)
-    return float(rules.collective(how.on, "point_to_point", "point_to_point", amount, group))
+    return rules.collective(how.on, "point_to_point", "point_to_point", amount, group)
 
 
-def _reduced(stages: Sequence[StageTime], settings: PlanSettings) -> tuple[dict[str, float], dict[str, float]]:
-    """Exchanges that keep weights equal, of the stage that has most: exposed, and hidden under a pass."""
-    worst = max(stages, key=lambda stage: sum(stage.reduction.values()) + sum(stage.gathering.values()))
-    exposed: dict[str, float] = {}
-    hidden: dict[str, float] = {}
-    ways = (("gradient_overlap", worst.reduction, 1), ("gather_overlap", worst.gathering, 0))
-    for name, amounts, way in ways:
-        left = sum(pair[way].computing for pair in worst.chunks) if switched(settings, name) else 0.0
+class Exchanged(NamedTuple):
+    """Exchanges that keep weights equal, by axis: exposed, and hidden under a pass. Seconds, numbers or arrays."""
+
+    exposed: dict[str, Any]
+    hidden: dict[str, Any]
+
+
+def reduced(tails: Iterable[StageTail], settings: PlanSettings) -> Exchanged:
+    """Those of the stage that has most of them."""
+    each = iter(tails)
+    most = next(each)
+    worst, found = most.seconds, _hidden(most, settings)
+    for one in each:
+        more = one.seconds > worst
+        worst, own = where(more, one.seconds, worst), _hidden(one, settings)
+        found = Exchanged(*(_either(more, new, old) for new, old in zip(own, found, strict=True)))
+    return found
+
+
+def _either(more: Any, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    return {axis: where(more, new.get(axis, 0.0), old.get(axis, 0.0)) for axis in dict.fromkeys((*old, *new))}
+
+
+def _hidden(one: StageTail, settings: PlanSettings) -> Exchanged:
+    exposed: dict[str, Any] = {}
+    hidden: dict[str, Any] = {}
+    ways = zip(("gather_overlap", "gradient_overlap"), one.links, one.computing, strict=True)
+    for name, amounts, under in ways:
+        left = under if switched(settings, name) else 0.0
         for axis, seconds in amounts.items():
-            under = min(seconds, left)
-            left -= under
-            exposed[axis] = exposed.get(axis, 0.0) + seconds - under
-            hidden[axis] = hidden.get(axis, 0.0) + under
-    return exposed, hidden
+            inside = minimum(seconds, left)
+            left = left - inside
+            exposed[axis] = exposed.get(axis, 0.0) + seconds - inside
+            hidden[axis] = hidden.get(axis, 0.0) + inside
+    return Exchanged(exposed, hidden)

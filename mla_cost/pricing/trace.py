@@ -73,7 +73,9 @@ def step_trace(model: ModelConfig, device: DeviceConfig | None, form: str, setti
     if 2 * size.stages * size.chunks * size.micro_batches > MOST_PASSES:
         allowed = f"at most {MOST_PASSES // (2 * size.stages * size.chunks)} micro-batches here"
         raise InputError("more passes than a viewer takes", field="micro_batches", allowed=allowed)
-    passes = step.runs(schedule_of(parallel), size, partial(times.duration, whole.stages), whole.hop)
+    passes = step.runs(
+        schedule_of(parallel), size, partial(times.duration, [stage.chunks for stage in whole.stages]), whole.hop
+    )
     found = [each for run in (run for stage in passes for run in stage) for each in _pass(whole, run)]
     return [*found, *_tail(whole, step.length(passes))]
 

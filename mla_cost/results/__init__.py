@@ -254,6 +254,17 @@ class Time(NamedTuple):
     estimated: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def too_close(self, other: "Time") -> bool:
+        """Whether the ceilings' spread could turn the order of two plans on one device.
+
+        What is equal in both cancels; of the rest each part may be off by as much as the whole is.
+        """
+        gap = abs(other.total.seconds - self.total.seconds)
+        ours, theirs = ({part.name: part.seconds for part in time.parts} for time in (self, other))
+        apart = sum(abs(ours.get(name, 0.0) - theirs.get(name, 0.0)) for name in ours.keys() | theirs.keys())
+        spread = (other.total.high - other.total.low) / 2 / other.total.seconds
+        return gap < apart * spread
+
 
 class TraceSlice(NamedTuple):
     """Something that a rank of a stage does, from `start` on, in seconds; stream: device or links; told: figures."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
-from mla_cost.results import Plan, Result, Stage
+from mla_cost.results import Plan, Result, Stage, Time
 
 OF_DEVICES: Final = ("usable_bytes", "headroom_bytes", "least_headroom_bytes")  # None without a device
 NAMES: Final = ("form", "scheme", "kernel", "value_padding", "device")
@@ -78,13 +78,15 @@ class Many(Protocol):
     def headroom(self) -> Any: ...
     @property
     def least_headroom(self) -> Any: ...
+    @property
+    def times(self) -> Any: ...  # `batch.step_times.StepTimes`
 
 
 class Figure(NamedTuple):
     """A column of numbers: how it is read from one result, and from many points of the model scope."""
 
     name: str
-    of_result: Callable[[Read], int | None]
+    of_result: Callable[[Read], float | None]
     of_many: Callable[[Many], Any]
     dtype: str = "int64"
 
@@ -146,6 +148,26 @@ MODEL_SCOPE: Final = (
     _flops("model", 0),
     _flops("executed", 1),
 )
+
+
+def _time(name: str, of_time: Callable[[Time], float | None], of_many: str) -> Figure:
+    """A figure of time; None where none is told."""
+
+    def of_result(at: Read) -> float | None:
+        return None if at.result.time is None else of_time(at.result.time)
+
+    return Figure(name, of_result, lambda at: getattr(at.times, of_many), "float64")
+
+
+# of an optimizer step, where somebody asks how long it takes and the device's file has ceilings
+STEP_TIMES: Final = (
+    _time("seconds", lambda time: time.total.seconds, "seconds"),
+    _time("tokens_per_second", lambda time: time.tokens_per_second, "tokens_per_second"),
+    _time("model_flops_utilisation", lambda time: time.model_flops_utilisation, "utilisation"),
+    _time("idle_seconds", lambda time: time.idle, "idle"),
+    _time("exposed_seconds", lambda time: sum(time.exposed.values()), "exposed"),
+)
+TIMES: Final = frozenset(figure.name for figure in STEP_TIMES)
 BYTES: Final = tuple(figure.name for figure in EVERY_SCOPE)
 MODEL: Final = tuple(figure.name for figure in MODEL_SCOPE)
 
@@ -156,9 +178,11 @@ def _verdict(at: Read, name: str) -> int | None:
     return found
 
 
-def figures(scope: str) -> tuple[Figure, ...]:
-    """The figures that a scope tells."""
-    return (*EVERY_SCOPE, *MODEL_SCOPE) if scope == "model" else EVERY_SCOPE
+def figures(scope: str, *, timed: bool = False) -> tuple[Figure, ...]:
+    """The figures that a scope tells. timed: with how long it takes."""
+    if scope != "model":
+        return EVERY_SCOPE
+    return (*EVERY_SCOPE, *MODEL_SCOPE, *(STEP_TIMES if timed else ()))
 
 
 def plan_columns(scope: str) -> list[str]:
@@ -177,7 +201,7 @@ def plan_rows(plan: Plan) -> Iterator[dict[str, Any]]:
         yield asked | result_row(result, int(plan.inputs["other_memory"]))
 
 
-def result_row(result: Result, other_memory: int = 0) -> dict[str, Any]:
+def result_row(result: Result, other_memory: int = 0, *, timed: bool = False) -> dict[str, Any]:
     """One result as a row; its figures are None where no program exists. A reason is reported for refusals."""
     verdict, read = result.verdict, Read(result, other_memory)
     legal = result.memory.allocated_peak_bytes is not None
@@ -188,7 +212,7 @@ def result_row(result: Result, other_memory: int = 0) -> dict[str, Any]:
         "kernel": result.kernel,
         "value_padding": result.settings.get("value_padding", "none") if legal else "none",
         "device": result.device or "none",
-        **{figure.name: figure.of_result(read) if legal else None for figure in figures(result.scope)},
+        **{figure.name: figure.of_result(read) if legal else None for figure in figures(result.scope, timed=timed)},
         "status": status,
         "reason": verdict.reason if verdict is not None and status in _REFUSED else "",
     }

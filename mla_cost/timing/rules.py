@@ -79,10 +79,10 @@ def rises(amount: Any, half: float) -> Any:
     return amount / (amount + half)
 
 
-def multiplied(on: Ceilings, dtype: str, flops: Any, total_bytes: Any, shape: ProductShape) -> Limits:
-    """A product, or a batch of equal ones."""
+def multiplied(on: Ceilings, dtype: str, flops: Any, total_bytes: Any, shape: ProductShape, use: Any = None) -> Limits:
+    """A product, or a batch of equal ones. use: its `tile_use`, where that is known."""
     peak = on.peak_fp32 if dtype == "fp32" else on.peak_bf16
-    rate = peak * on.gemm * rises(shape.k, on.depth_half) * tile_use(on, shape)
+    rate = peak * on.gemm * rises(shape.k, on.depth_half) * (tile_use(on, shape) if use is None else use)
     return _product(on, flops / rate, total_bytes / memory_rate(on, "gemm"))
 
 

@@ -110,8 +110,13 @@ def work_of(timeline: Timeline) -> WorkAccount:
     return WorkAccount(timeline)
 
 
-def limits(call: KernelCall, amounts: Sequence[Any], on: Ceilings, causal: bool) -> rules.Limits:
-    """What a call needs of every limit. amounts: the account's, evaluated. causal: half is masked."""
+Uses = dict[tuple[int, ...], Any]  # how products of outputs of these sizes fill the device
+
+
+def limits(
+    call: KernelCall, amounts: Sequence[Any], on: Ceilings, causal: bool, uses: Uses | None = None
+) -> rules.Limits:
+    """What a call needs of every limit. amounts: the account's, evaluated. causal: half is masked. uses: known ones."""
     through, launches = amounts[call.bytes], amounts[call.launches]
     if call.flops is None or call.shape is None:
         return rules.moved(on, call.work, through, launches)
@@ -123,7 +128,17 @@ def limits(call: KernelCall, amounts: Sequence[Any], on: Ceilings, causal: bool)
     if call.work == "grouped_gemm":
         ratio = 1.0 if call.phase != "backward" else on.weight_ratio if call.of_weight else on.input_ratio
         return rules.multiplied_by_groups(on, call.dtype, flops, through, shape, ratio)
-    return rules.multiplied(on, call.dtype, flops, through, shape)
+    return rules.multiplied(on, call.dtype, flops, through, shape, _use(call.shape, shape, on, uses))
+
+
+def _use(places: tuple[int, int, int, int], shape: rules.ProductShape, on: Ceilings, uses: Uses | None) -> Any:
+    """How a product fills the device; alike for one of the same batch and output, whichever way that lies."""
+    if uses is None:
+        return None
+    output = (places[0], *sorted(places[1:3]))
+    if output not in uses:
+        uses[output] = rules.tile_use(on, shape)
+    return uses[output]
 
 
 class LinkTraffic(NamedTuple):
@@ -200,9 +215,13 @@ def timed(
     device: dict[str, dict[str, Any]] = {phase: {} for phase in PHASES}
     links: dict[str, dict[str, Any]] = {phase: {} for phase in PHASES}
     launches: dict[str, Any] = dict.fromkeys(PHASES, 0)
+    uses: Uses = {}
+    known: dict[tuple[Any, ...], Any] = {}  # a product that is run again takes as long
     for call in account.calls:
-        of_class = device[call.phase]
-        of_class[call.work] = of_class.get(call.work, 0.0) + limits(call, amounts, on, causal).seconds
+        of_class, alike = device[call.phase], (call.phase == "backward", *call[1:])
+        if alike not in known:
+            known[alike] = limits(call, amounts, on, causal, uses).seconds
+        of_class[call.work] = of_class.get(call.work, 0.0) + known[alike]
         launches[call.phase] = launches[call.phase] + amounts[call.launches]
     for sending in account.sendings:
         over, seconds = links[sending.phase], sending_seconds(sending, amounts, on, values, by)

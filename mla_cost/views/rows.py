@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
@@ -15,6 +15,7 @@ from mla_cost.results.csv_cells import harmless
 from mla_cost.views import terminal
 from mla_cost.views.grid import TextGrid
 from mla_cost.views.parts import AT_WORST, assumed
+from mla_cost.views.times import duration
 from mla_cost.views.units import gib
 from mla_cost.views.units import sent as sent_gib
 
@@ -28,6 +29,18 @@ SHOWN: Final = (
     (("sent_bytes", "wire_bytes"), "sent", sent_gib),
     (("headroom_bytes",), "left", gib),
     (("least_headroom_bytes",), "worst", gib),
+)
+
+
+def _told(text: Callable[[float], str]) -> Callable[[float | None], str]:
+    return lambda value: "" if value is None else text(value)
+
+
+TIMES: Final = (
+    (("seconds",), "step", _told(duration)),
+    (("tokens_per_second",), "tokens/s", _told("{:,.0f}".format)),
+    (("model_flops_utilisation",), "mfu", _told("{:.1%}".format)),
+    (("idle_seconds",), "idle", _told(duration)),
 )
 
 
@@ -87,9 +100,10 @@ def _table(settings: Sequence[str], rows: Sequence[Row]) -> TextGrid:
     words = [name for name in settings if not any(isinstance(row[name], int) for row in rows)]
     left = [*(name.removeprefix("dims.") for name in words), "verdict"]
     told = [name for name in words if name not in SPEAKING]
-    table = TextGrid((*names, *(name for _, name, _ in SHOWN), "verdict"), left, told)
+    shown = [*SHOWN, *(each for each in TIMES if rows and each[0][0] in rows[0])]
+    table = TextGrid((*names, *(name for _, name, _ in shown), "verdict"), left, told)
     for row in rows:
-        cells = [_cell(row[name]) for name in settings] + [text(_first(row, own)) for own, _, text in SHOWN]
+        cells = [_cell(row[name]) for name in settings] + [text(_first(row, own)) for own, _, text in shown]
         table.add(*cells, Text(row["status"], STYLES.get(row["status"], "")))
     return table
 

@@ -12,6 +12,7 @@ from mla_cost.views import terminal
 from mla_cost.views.grid import TextGrid
 from mla_cost.views.parts import AT_WORST, STYLES, assumed
 from mla_cost.views.rows import csv_text as rows_text
+from mla_cost.views.times import duration
 from mla_cost.views.units import gib
 
 # the settings of a column each where rows differ in them, and of a line where they do not
@@ -20,10 +21,12 @@ SETTINGS: Final = (
     *("micro_batches", "sharding", "remat"),
 )
 SHORT: Final = {"micro_batch": "mb", "micro_batches": "x", "virtual_stages": "vpp"}
-FIGURES: Final = ("needs", "left", "worst", "sent", "between", "Tflop", "idle", "weight", "variants")
+FIGURES: Final = ("needs", "left", "worst", "sent", "between", "Tflop", "idle", "step", "tokens/s", "mfu", "variants")
+UNTIMED: Final = ("needs", "left", "worst", "sent", "between", "Tflop", "idle", "weight", "variants")
 WIDTH: Final = 120  # of a pipe
 ORDERS: Final = {
     "devices": "devices",
+    "time": "time of a step (most tokens a second)",
     "weight": "weight",
     "required": "required memory",
     "sent": "bytes sent",
@@ -32,13 +35,23 @@ ORDERS: Final = {
 }
 LISTED: Final = 8  # counts of devices that are reported one by one
 SHOWN: Final = 20  # of the Pareto set
+TIME, SENT = "memory left and time", "memory, bytes sent and flops"  # what such a set is of
+CHECKED: Final = 8  # rows that are priced by `plan` too
 NOTE: Final = (
     f"needs, left: required and free memory of one rank, GiB; {AT_WORST}. "
     "sent: in one optimizer step by the stage that sends most, "
     "GiB, and the per cent of it between nodes; Tflop: of the stage that runs most. mb, x: sequences of a micro-batch, "
     "and how many of those. idle: the share of a pipeline's schedule that a stage waits, (pp - 1) / (vpp x "
     "micro-batches + pp - 1). variants: more candidates of the same degrees that fit; the row is the first of them. "
-    "What fits comes before what is tight. weight: seconds in which the device's peak figures would do it all one "
+    "What fits comes before what is tight. "
+)
+TIMED: Final = (
+    "step, tokens/s, mfu: seconds of an optimizer step, tokens a second of all devices and model flops utilisation, as "
+    "`plan` predicts them from the device's ceilings; ~: the band of those could turn the order with the first row "
+    "(of the first {checked} rows, which plan has priced too). docs/time.md says what is not modelled."
+)
+WEIGHED: Final = (
+    "weight: seconds in which the device's peak figures would do it all one "
     "after another, "
     "bubbles included: it ranks and predicts nothing, for kernels and overlap are not priced. A group wider than a "
     "node of {node} is taken to send between nodes, ranks in the order tp, sp, dp, pp."
@@ -49,13 +62,15 @@ def search_table(found: Mapping[str, Any], *, pareto: bool = False, notes: bool 
     """The whole answer. pareto: with those that no other beats. notes: with what was ruled out and words mean."""
     parts: list[RenderableType] = [Text(line) for line in (*_heading(found), *assumed(found["inputs"]))]
     if found["results"]:
-        parts += [Text(""), *_table(found["results"], alone=False), *_winner(found["results"][0])]
+        parts += [Text(""), *_table(found["results"], alone=False), *_close(found["results"])]
+        parts += _winner(found["results"][0])
         parts += [Text(found["runner_up"][:1].upper() + found["runner_up"][1:] + ".")] if found["runner_up"] else []
     if found["nearest_miss"] is not None:
         parts += [Text(""), *_miss(found["nearest_miss"])]
-    if pareto and found["pareto"]:
-        parts += [Text(""), Text(_front(found["pareto"]), style="bold"), *_table(found["pareto"][:SHOWN])]
-    parts += [Text(""), *_ruled(found["ruled_out"]), Text(_note(found["inputs"]), style="dim")] if notes else []
+    front, of = (found["time_pareto"], TIME) if found["time_pareto"] else (found["pareto"], SENT)
+    if pareto and front:
+        parts += [Text(""), Text(_front(front, of), style="bold"), *_table(front[:SHOWN])]
+    parts += [Text(""), *_ruled(found["ruled_out"]), Text(_note(found), style="dim")] if notes else []
     return Group(*parts)
 
 
@@ -78,11 +93,14 @@ def csv_text(columns: Sequence[str], candidates: Iterable[Mapping[str, Any]]) ->
     return rows_text(columns, rows)
 
 
-def _note(inputs: Mapping[str, Any]) -> str:
+def _note(found: Mapping[str, Any]) -> str:
+    inputs, rows = found["inputs"], found["results"]
+    if rows and rows[0]["seconds"] is not None and "weight" not in inputs["by"][:2]:
+        return f"{NOTE}{TIMED.format(checked=CHECKED)}"
     rates = inputs["weights"]
     units = {"peak_bf16_dense_tflops": "Tflop/s", "intra_node_gb_s": "GB/s in a node", "inter_node_gb_s": "GB/s beyond"}
     reported = (f"{rates[name].partition(' ')[0]} {unit}{_doubt(rates[name])}" for name, unit in units.items())
-    note = NOTE.format(node=rates["devices_per_node"].partition(" ")[0])
+    note = NOTE + WEIGHED.format(node=rates["devices_per_node"].partition(" ")[0])
     return f"{note} Peaks, with sources in `mla-cost show {inputs['device']}`: {', '.join(reported)}."
 
 
@@ -112,6 +130,8 @@ def _heading(found: Mapping[str, Any]) -> Iterator[str]:
         + f", idle at most {inputs['max_idle']} % (--max-idle)"
     )
     ranking = [name for name in inputs["by"] if name != "devices" or len(inputs["devices"]) > 1]
+    if all(row["seconds"] is None for row in found["results"]):
+        ranking.remove("time")
     order = ", then ".join(ORDERS[name] for name in ranking)
     yield f"{found['candidates']:,} candidates: {counts or 'none is legal'}. Layouts in order of least {order}."
 
@@ -127,7 +147,8 @@ def _table(rows: Sequence[Mapping[str, Any]], *, alone: bool = True) -> Iterator
     varying = [name for name in SETTINGS if len({row[name] for row in rows}) > 1]
     names = [SHORT.get(name, name) for name in varying]
     words = [SHORT.get(name, name) for name in varying if not isinstance(rows[0][name], int)]
-    table = TextGrid((*names, *(FIGURES[:-1] if alone else FIGURES), "verdict"), (*words, "verdict"))
+    heads = UNTIMED if rows[0]["seconds"] is None else FIGURES
+    table = TextGrid((*names, *(heads[:-1] if alone else heads), "verdict"), (*words, "verdict"))
     for row in rows:
         figures = list(_figures(row))[: -1 if alone else None]
         table.add(*(str(row[name]) for name in varying), *figures, Text(row["status"], STYLES[row["status"]]))
@@ -156,13 +177,27 @@ def _figures(row: Mapping[str, Any]) -> Iterator[str]:
     yield f"{100 * row['between_nodes_bytes'] / row['sent_bytes']:.0f} %" if row["sent_bytes"] else "0 %"
     yield f"{row['flops'] / 1e12:,.0f}"
     yield f"{100 * row['idle']:.0f} %"
-    yield f"{row['weight_seconds']:,.3f}" if row["weight_seconds"] < 10 else f"{row['weight_seconds']:,.1f}"
+    if row["seconds"] is None:
+        yield f"{row['weight_seconds']:,.3f}" if row["weight_seconds"] < 10 else f"{row['weight_seconds']:,.1f}"
+    else:
+        yield f"{'~' if row['too_close'] else ''}{duration(row['seconds'])}"
+        yield f"{row['tokens_per_second']:,.0f}"
+        yield f"{100 * row['model_flops_utilisation']:.1f} %"
     yield f"{row['variants']:,}"
 
 
-def _front(rows: Sequence[Any]) -> str:
+def _front(rows: Sequence[Any], of: str) -> str:
     less = f", the first {SHOWN}" if len(rows) > SHOWN else ""
-    return f"None beats these {len(rows):,} in memory, bytes sent and flops at once{less}"
+    return f"None beats these {len(rows):,} in {of} at once{less}"
+
+
+def _close(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    """Which rows the band of the device's ceilings could put before the first."""
+    near = [str(at) for at, row in enumerate(rows, 1) if row["too_close"]]
+    if near:
+        yield Text(
+            f"Too close to call by time: the first and row{'s' * (len(near) > 1)} {', '.join(near)}.", style="dim"
+        )
 
 
 def _miss(miss: Mapping[str, Any]) -> Iterator[RenderableType]:

@@ -50,20 +50,8 @@ def _too_close(told: Sequence[tuple[str, Time]]) -> str:
     """What a ranking of forms may not say: those whose order the spread of the ceilings could turn."""
     ranked = sorted(told, key=lambda each: each[1].total.seconds)
     (first, best), *others = ranked
-    near = [form for form, time in others if flips(best, time)]
+    near = [form for form, time in others if best.too_close(time)]
     return f"Too close to call: {', '.join((first, *near))}." if near else ""
-
-
-def flips(first: Time, second: Time) -> bool:
-    """Whether the ceilings' spread could turn the order of two plans on one device.
-
-    What is equal in both cancels; of the rest each part may be off by as much as the whole is.
-    """
-    gap = abs(second.total.seconds - first.total.seconds)
-    ours, theirs = ({part.name: part.seconds for part in time.parts} for time in (first, second))
-    apart = sum(abs(ours.get(name, 0.0) - theirs.get(name, 0.0)) for name in ours.keys() | theirs.keys())
-    spread = (second.total.high - second.total.low) / 2 / second.total.seconds
-    return gap < apart * spread
 
 
 def step_times(results: Iterable[Result]) -> Iterator[RenderableType]:

@@ -35,7 +35,7 @@ from mla_cost.studies.search.order import Table, each
 from mla_cost.studies.search.parallel_configs import Tally, _of_search, parallel_configs
 from mla_cost.studies.search.pool import tables
 from mla_cost.studies.search.reported import candidate, checked
-from mla_cost.studies.search.result import _question
+from mla_cost.studies.search.result import SAMPLE, _question
 from mla_cost.studies.search.space import Space
 
 LAYERS, EXPERTS, HEADS, FFN, EXPERT_FFN = 5, 6, 8, 96, 48
@@ -307,7 +307,30 @@ def test_the_pareto_set_is_that_of_brute_force(tiny, everything):
     assert len(found.pareto) == len(kept)
 
 
-def beats(other: tuple[int, ...], one: tuple[int, ...]) -> bool:
+def test_the_least_time_comes_first_and_no_row_beats_the_set_of_memory_left_against_time(tiny):
+    """Ranked by what `plan` says of time; a row beaten in both memory left and time is not in the set."""
+    found = four(tiny, top=1000, form="laga", remat="none", tp="1,2")
+    fitting = [row for row in found.results if row.status == "fits"]
+    seconds = [row.seconds for row in fitting if row.seconds is not None]
+    assert len(seconds) == len(fitting)
+    assert seconds == sorted(seconds)
+    first = fitting[0]
+    assert first.seconds is not None
+    assert first.tokens_per_second == pytest.approx(4 * 64 / first.seconds)
+    (again,) = mla_cost.plan(tiny, DEVICE, seq_len=64, reserve=SOME, **as_plan(first)).results
+    assert again.time is not None
+    assert (first.seconds, first.seconds_low) == pytest.approx((again.time.total.seconds, again.time.total.low))
+    assert [row.too_close is None for row in found.results] == [at >= SAMPLE for at in range(len(found.results))]
+    assert not first.too_close
+    kept = [(-row.headroom_bytes, row.seconds or 0.0) for row in found.time_pareto]
+    for one in (*fitting, *found.time_pareto, *found.pareto):
+        assert one.seconds is not None
+        mine = (-one.headroom_bytes, one.seconds)
+        assert any(other[0] <= mine[0] and other[1] <= mine[1] for other in kept)
+    assert not any(beats(other, one) for other in kept for one in kept)
+
+
+def beats(other: tuple[Any, ...], one: tuple[Any, ...]) -> bool:
     return other != one and all(mine <= yours for mine, yours in zip(other, one, strict=True))
 
 
@@ -332,7 +355,8 @@ def node(found: Candidate, ranks: int) -> tuple[int, int]:
 
 def test_the_weight_counts_bubbles_and_tells_the_links_of_a_node_apart(tiny):
     """By figures typed from the device's file: 312 Tflop/s, 300 GB/s inside a node of 8, 25 GB/s between nodes."""
-    found = mla_cost.search(tiny, DEVICE, devices=16, global_batch=32, seq_len=64, top=100, remat="none")
+    asked: dict[str, Any] = {"devices": 16, "global_batch": 32, "seq_len": 64, "top": 100, "remat": "none"}
+    found = mla_cost.search(tiny, DEVICE, **asked, by="weight")
     assert found.inputs["max_idle"] == 20
     assert any(row.between_nodes_bytes for row in found.results)
     for row in found.results:
@@ -455,7 +479,9 @@ def test_the_runner_up_lost_by_what_the_figures_say(tiny):
     found = four(tiny, top=2)
     first, second = found.results
     assert found.runner_up is not None
-    assert f"{second.weight_seconds:,.3f} s against {first.weight_seconds:,.3f}" in found.runner_up
+    assert first.seconds is not None
+    assert second.seconds is not None
+    assert f"takes {second.seconds:,.3f} s a step against {first.seconds:,.3f}" in found.runner_up
     assert four(tiny, top=1).runner_up is None
 
 
@@ -485,7 +511,8 @@ def test_random_candidates_are_plans(model, asked):
     draw = random.Random(0)  # noqa: S311  (no secret)
     rows = [draw.choice(each(table)) for table in found for _ in range(6)]
     for row in rows:
-        verdict, reported = checked(space, row), candidate(space, row)
+        verdict, reported = checked(space, row).verdict, candidate(space, row)
+        assert verdict is not None
         assert (reported.status, reported.required_bytes) == (verdict.status, verdict.required_bytes)
         assert sum(reported.sent_by_axis.values()) == reported.sent_bytes
 
@@ -624,7 +651,8 @@ def test_the_command_prints_what_python_answers(tiny, capsys):
     assert tuple(rows[0]) == Candidate._fields
     text = run(capsys, *flags, "--pareto")
     assert f"{found.candidates:,} candidates" in text
-    assert "it ranks and predicts nothing" in " ".join(text.split())
+    assert "in order of least time of a step (most tokens a second)" in " ".join(text.split())
+    assert "it ranks and predicts nothing" in " ".join(run(capsys, *flags, "--by", "weight").split())
     assert found.best is not None
     assert found.best.command in text
     assert "None beats these" in text

@@ -28,7 +28,8 @@ def miss_of(space: Space, found: Ranked, watch: Watch = unwatched) -> Miss:
     if not found.nearest:
         return Miss(None, "", None, _problems(space), None, (), None)
     (row,) = found.nearest
-    reason, short = checked(space, row).reason, max(0, row["short"])
+    verdict = checked(space, row).verdict
+    reason, short = verdict.reason if verdict else "", max(0, row["short"])
     watch("changes of the nearest miss", 0, 0)
     verdict = _with_levers(question, space.settings(row))
     levers = tuple(lever for lever in verdict.levers if lever.status in FIT)

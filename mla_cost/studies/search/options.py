@@ -22,7 +22,7 @@ from mla_cost.language.recompute import POLICIES
 from mla_cost.pricing.resolve import named
 from mla_cost.studies.sweep.axes import values_of
 
-By = Literal["devices", "weight", "required", "sent", "flops", "idle"]
+By = Literal["devices", "time", "weight", "required", "sent", "flops", "idle"]
 Devices = Annotated[int, Field(ge=1, le=2**16)]  # so that no degree is more than a plan takes
 Limit = Annotated[int, Field(ge=1, le=2**16)] | None
 DEGREES: Final = table.names(search="degree")
@@ -63,7 +63,8 @@ class Options(BaseModel):
         return tuple(dict.fromkeys((*self.by, *DEFAULT_ORDER)))
 
 
-DEFAULT_ORDER: Final[tuple[By, ...]] = ("devices", "weight", "required", "sent", "flops", "idle")
+# of a device whose time is not told all candidates take as long, and the weight ranks
+DEFAULT_ORDER: Final[tuple[By, ...]] = ("devices", "time", "weight", "required", "sent", "flops", "idle")
 _NAMES: Final = get_args(By)
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 Table = dict[str, NDArray[Any]]
 Row = dict[str, Any]
 BEATEN_IN: Final = ("devices", "required", "sent", "flops")  # what makes a candidate worth keeping
+MARGIN: Final = ("devices", "short", "time")  # and where time is told: what is left of memory, against the step
 
 
 def rows_of(table: Mapping[str, NDArray[Any]], which: NDArray[Any]) -> Table:
@@ -54,17 +55,17 @@ def leaders(table: Table, by: Sequence[str]) -> Table:
     return {**rows_of(table, ranked[lead[order]]), "variants": variants[order], "alike": alike[order]}
 
 
-def unbeaten(table: Table) -> Table:
-    """The rows that no other equals or beats in every one of BEATEN_IN; of equal ones the first that waits least.
+def unbeaten(table: Table, beaten_in: Sequence[str] = BEATEN_IN) -> Table:
+    """The rows that no other equals or beats in every one of `beaten_in`; of equal ones the first that waits least.
 
     `alike` of a row counts those whose figures are all the same.
     """
-    figures = np.stack([table[name].astype(np.float64) for name in (*BEATEN_IN, "idle", "status")])
+    figures = np.stack([table[name].astype(np.float64) for name in (*beaten_in, "idle", "status")])
     left, kept, alike = np.lexsort(figures[::-1]), [], []
     while len(left):
         lead = left[0]
         same = (figures[:, left] == figures[:, lead, None]).all(axis=0)
         kept.append(lead)
         alike.append(table["alike"][left[same]].sum())
-        left = left[(figures[: len(BEATEN_IN), left] < figures[: len(BEATEN_IN), lead, None]).any(axis=0)]
+        left = left[(figures[: len(beaten_in), left] < figures[: len(beaten_in), lead, None]).any(axis=0)]
     return {**rows_of(table, np.array(kept, np.int64)), "alike": np.array(alike, np.int64)}

@@ -10,10 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mla_cost.batch import price
-from mla_cost.batch.codes import ILLEGAL, STATUSES, TIGHT
+from mla_cost.batch.codes import ILLEGAL, MISSING, STATUSES, TIGHT
 from mla_cost.batch.cores import answers, available, can_fork, shared
 from mla_cost.studies.search.options import SearchQuestion
-from mla_cost.studies.search.order import Row, Table, each, first, joined, leaders, rows_of, unbeaten
+from mla_cost.studies.search.order import (
+    BEATEN_IN,
+    MARGIN,
+    Row,
+    Table,
+    each,
+    first,
+    joined,
+    leaders,
+    rows_of,
+    unbeaten,
+)
 from mla_cost.studies.search.parallel_configs import Tally
 from mla_cost.studies.search.space import Space
 from mla_cost.studies.search.weight import split, weight, weights_of
@@ -30,13 +41,14 @@ def unwatched(_words: str, _done: int, _total: int) -> None:
 
 class Ranked(NamedTuple):
     """What pricing leaves. counts: legal candidates by status. best: of the layouts that fit the first, in order, each
-    by its first variant; front: those that
-    fit and nothing beats; nearest: of those that do not fit at most one, whose status comes first and that lacks least.
+    by its first variant; front: those that fit and nothing beats; margin: the same in memory left against time, where
+    that is told; nearest: of those that do not fit at most one, whose status comes first and that lacks least.
     """
 
     counts: dict[str, int]
     best: list[Row]
     front: list[Row]
+    margin: list[Row]
     nearest: list[Row]
 
 
@@ -84,7 +96,7 @@ def tables(space: Space, number: int) -> Iterator[Table]:
     question, program = space.question, space.programs[number]
     for rows in space.batches(number):
         columns = space.columns(rows)
-        composed = price(question.model, question.device, program.form, program.settings, columns)
+        composed = price(question.model, question.device, program.form, program.settings, columns, "fitting")
         table = _table(space, rows, composed)
         illegal = table["status"] == ILLEGAL
         if illegal.any():
@@ -103,6 +115,8 @@ def _table(space: Space, rows: Table, composed: Any) -> Table:
         "inside": inside,
         "between": between,
         "weight": weight(rates, most.executed, inside, between, at["idle"]),
+        "time": composed["seconds"],
+        "utilisation": composed["model_flops_utilisation"],
         "status": composed.status,
         "required": composed["required_bytes"],
         "short": composed["required_bytes"] - composed["usable_bytes"],
@@ -129,6 +143,7 @@ class _Kept:
         fitting, missing = (rows_of(table, np.flatnonzero(fits)) for fits in _fits(table))
         self._merge("best", fitting)
         self._merge("front", fitting)
+        self._merge("margin", rows_of(fitting, np.flatnonzero(fitting["time"] != MISSING)))
         self._merge("nearest", missing)
 
     def join(self, other: _Kept) -> None:
@@ -143,8 +158,8 @@ class _Kept:
 
     def _best(self, name: str, rows: Table) -> Table:
         order = self.options.order
-        if name == "front":
-            return unbeaten(rows)
+        if name in {"front", "margin"}:
+            return unbeaten(rows, BEATEN_IN if name == "front" else MARGIN)
         if name == "nearest":
             return first(rows, ("short", *order))
         return leaders(rows, order)
@@ -152,8 +167,9 @@ class _Kept:
     def reported(self) -> Ranked:
         """All that was kept."""
         counts = {status: self.counts[status] for status in STATUSES if self.counts[status]}
-        best, front, nearest = (each(self.tables.get(name, {})) for name in ("best", "front", "nearest"))
-        return Ranked(counts, best[: self.options.top], front, nearest)
+        kept = (each(self.tables.get(name, {})) for name in ("best", "front", "margin", "nearest"))
+        best, front, margin, nearest = kept
+        return Ranked(counts, best[: self.options.top], front, margin, nearest)
 
 
 def _counted(codes: Any) -> tuple[list[int], list[int]]:

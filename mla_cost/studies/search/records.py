@@ -19,6 +19,9 @@ class Candidate(NamedTuple):
     ranks it, in seconds (`studies.search.weight`): no prediction; inside_node, between_nodes: the bytes sent, as the
     weight tells them apart. alike: how many further candidates have the same figures. variants: how many further ones
     that fit have the same degrees (the row is the first of them). command: what plans it.
+    seconds: of an optimizer step, in the middle of the band of the device's ceilings, and tokens_per_second of all
+    devices; None where the device's file has none. too_close: whether that band could turn its order with the first
+    row's, seconds_low, seconds_high: the band; None of rows that are not priced by `plan` too.
     """
 
     form: str
@@ -53,6 +56,12 @@ class Candidate(NamedTuple):
     between_nodes_bytes: int
     variants: int
     command: str
+    seconds: float | None = None
+    tokens_per_second: float | None = None
+    model_flops_utilisation: float | None = None
+    seconds_low: float | None = None
+    seconds_high: float | None = None
+    too_close: bool | None = None
 
     def plan(self) -> Plan:
         """The plan of this row, as its command prices it."""

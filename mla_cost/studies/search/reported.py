@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import cast
 
-from mla_cost.batch.codes import STATUSES
+from mla_cost.batch.codes import MISSING, STATUSES
 from mla_cost.batch.composed import AXES, require_equal
 from mla_cost.inputs.command import command_of
 from mla_cost.pricing import rows, stage_work
-from mla_cost.results import Status, Verdict
+from mla_cost.results import Result, Status, Time
 from mla_cost.studies.search.order import Row
 from mla_cost.studies.search.records import Candidate
 from mla_cost.studies.search.space import Space
 
 
-def candidate(space: Space, row: Row) -> Candidate:
-    """The candidate of a row."""
+def candidate(space: Space, row: Row, time: Time | None = None, first: Time | None = None) -> Candidate:
+    """The candidate of a row. time: what a plan says of it; first: of the first of its table."""
+    told = row["time"] != MISSING
+    trained = space.question.options.global_batch * space.question.settings.seq_len
     program, config = space.programs[row["program"]], space.parallel_configs[row["config"]]
     return Candidate(
         form=program.form,
@@ -41,11 +43,17 @@ def candidate(space: Space, row: Row) -> Candidate:
         between_nodes_bytes=row["between"],
         variants=row["variants"] - 1,
         command=command_of(space.settings(row)),
+        seconds=row["time"] if told else None,
+        tokens_per_second=trained / row["time"] if told else None,
+        model_flops_utilisation=row["utilisation"] if told else None,
+        seconds_low=None if time is None else time.total.low,
+        seconds_high=None if time is None else time.total.high,
+        too_close=None if time is None or first is None else time is not first and first.too_close(time),
     )
 
 
-def checked(space: Space, row: Row) -> Verdict:
-    """The verdict that a plan gives of a row.
+def checked(space: Space, row: Row) -> Result:
+    """What a plan answers to a row.
 
     Raises:
         ArithmeticError: the plan's figures are others, which no input may cause.
@@ -53,7 +61,7 @@ def checked(space: Space, row: Row) -> Verdict:
     """
     settings, question = space.settings(row), space.question
     form = settings.form[0]
-    (result,) = rows.rows(question.model, question.device, settings, timed=False)
+    (result,) = rows.rows(question.model, question.device, settings, timed=row["time"] != MISSING)
     verdict = result.verdict
     assert verdict is not None
     most = stage_work.most_of_stages(question.model, question.device, form, settings)
@@ -66,4 +74,7 @@ def checked(space: Space, row: Row) -> Verdict:
         "flops": most.executed,
     }
     require_equal(row["config"], row, wanted)
-    return verdict
+    if row["time"] != MISSING:
+        seconds = result.time.total.seconds if result.time is not None else MISSING
+        require_equal(row["config"], {"seconds": row["time"]}, {"seconds": seconds})
+    return result

@@ -46,8 +46,8 @@ class Found:
     """The answer of a search. Prints as a table; `to_json` gives what `mla-cost search --format json` prints.
 
     counts: candidates by status. ruled_out: what each rule forbids. results: those that fit, in order. pareto: those
-    that fit and that no other equals or beats in devices, required bytes, bytes sent and flops at once. runner_up: why
-    the second lost. nearest_miss: None where something fits.
+    that fit and that no other equals or beats in devices, required bytes, bytes sent and flops at once; time_pareto: in
+    devices, memory left and seconds of a step. runner_up: why the second lost. nearest_miss: None where something fits.
     """
 
     schema = SCHEMA
@@ -60,6 +60,7 @@ class Found:
         ruled_out: tuple[Ruled, ...],
         results: tuple[Candidate, ...],
         pareto: tuple[Candidate, ...],
+        time_pareto: tuple[Candidate, ...],
         runner_up: str | None,
         nearest_miss: Miss | None,
     ) -> None:
@@ -68,6 +69,7 @@ class Found:
         self.ruled_out = ruled_out
         self.results = results
         self.pareto = pareto
+        self.time_pareto = time_pareto
         self.runner_up = runner_up
         self.nearest_miss = nearest_miss
 
@@ -97,6 +99,7 @@ class Found:
             "ruled_out": plain(self.ruled_out),
             "results": plain(self.results),
             "pareto": plain(self.pareto),
+            "time_pareto": plain(self.time_pareto),
             "runner_up": self.runner_up,
             "nearest_miss": plain(self.nearest_miss),
         }
@@ -134,22 +137,22 @@ def search(
     dims: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Found:
-    """Every legal way to train a model on so many devices, priced; the best of those that fit, by weight.
+    """Every legal way to train a model on so many devices, priced; the best of those that fit, by tokens a second.
 
     devices: a number, or several as `64..1024*2` or a list; fewer come first. global_batch: sequences in an optimizer
     step; micro-batches follow. Searched: tp, sp, pp, ep, micro_batch, scheme, sharding, remat; each may be narrowed by
     a value, a list or a text such as `1..8*2`, and etp and virtual_stages (1) widened. dp and the layers of each stage,
     as even as can be, follow. Limits: max_tp (one node of the device), max_sp, max_pp, max_ep (none), max_micro_batch
-    (4), max_idle (20; per cent of a pipeline's schedule). by: `weight` (seconds at peak rates, bubbles and both
-    kinds of links counted: an order, no prediction), `sent`, `required`, `flops`, `idle` or `devices`, or several, the
-    smallest first; top: how many layouts, each with the first of its variants. Every row has the command that plans
-    it. Every further keyword is a field of `mla_cost.inputs.settings.PlanSettings`. Raises `mla_cost.InputError` for
-    bad
-    input.
+    (4), max_idle (20; per cent of a pipeline's schedule). by: `time` (seconds of a step, as `plan` predicts them; a
+    global batch is the same for all, so the least time is the most tokens a second), `weight` (seconds at peak rates,
+    bubbles and both kinds of links counted: an order, no prediction, and what ranks where a device's file has no
+    ceilings), `sent`, `required`, `flops`, `idle` or `devices`, or several, the smallest first; top: how many layouts,
+    each with the first of its variants. Every row has the command that plans it. Every further keyword is a field of
+    `mla_cost.inputs.settings.PlanSettings`. Raises `mla_cost.InputError` for bad input.
 
     >>> import mla_cost
     >>> found = mla_cost.search("deepseek-v2-lite", "a100-80gb", devices=8, global_batch=64, seq_len=4096, remat="none")
-    >>> found.best.status, found.best.devices, found.best.weight_seconds <= found.results[1].weight_seconds
+    >>> found.best.status, found.best.devices, found.best.seconds <= found.results[1].seconds
     ('fits', 8, True)
     """
     asked = {name: settings.pop(name) for name in (*DEGREES, *CHOICES) if settings.get(name) is not None}
@@ -188,15 +191,21 @@ def _question(settings: PlanSettings, allowed: Mapping[str, Any], given: Mapping
 
 
 def _found(space: Space, found: Ranked, watch: Watch) -> Found:
-    for row in (*found.best[:SAMPLE], *found.front[:: max(1, len(found.front) // SAMPLE)]):
-        checked(space, row)
-    results = tuple(candidate(space, row) for row in found.best)
+    times = [checked(space, row).time for row in found.best[:SAMPLE]]
+    for rows in (found.front, found.margin):
+        for row in rows[:: max(1, len(rows) // SAMPLE)]:
+            checked(space, row)
+    untold = [None] * (len(found.best) - len(times))
+    results = tuple(
+        candidate(space, row, time, times[0]) for row, time in zip(found.best, [*times, *untold], strict=True)
+    )
     return Found(
         inputs=_inputs(space.question),
         counts=found.counts,
         ruled_out=space.tally.rows(),
         results=results,
         pareto=tuple(candidate(space, row) for row in found.front),
+        time_pareto=tuple(candidate(space, row) for row in found.margin),
         runner_up=lost(results, space.question.options.order),
         nearest_miss=None if results else miss_of(space, found, watch),
     )

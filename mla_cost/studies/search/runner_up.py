@@ -24,6 +24,7 @@ class _Reported(NamedTuple):
 
 _REPORTED: Final = {
     "devices": _Reported("devices", "takes", "devices", 1),
+    "time": _Reported("seconds", "takes", "s a step", 1),
     "weight": _Reported("weight_seconds", "weighs", "s", 1),
     "required": _Reported("required_bytes", "needs", "GiB", 2**30),
     "sent": _Reported("sent_bytes", "sends", "GiB", 2**30),
@@ -47,8 +48,8 @@ def lost(best: Sequence[Candidate], order: Sequence[str]) -> str | None:
 
 
 def _value(candidate: Candidate, name: str) -> float:
-    found: float = getattr(candidate, _REPORTED[name].field)
-    return found
+    found: float | None = getattr(candidate, _REPORTED[name].field)
+    return 0.0 if found is None else found
 
 
 def _against(winner: Candidate, second: Candidate, name: str) -> str:
@@ -65,7 +66,7 @@ def _difference(winner: Candidate, second: Candidate, name: str) -> str:
 
 
 def _number(value: float, reported: _Reported) -> str:
-    if reported.unit == "s":
+    if reported.unit in {"s", "s a step"}:
         return f"{value:,.3f}" if value < 10 else f"{value:,.1f}"
     return f"{value:,}" if reported.scale == 1 else f"{value / reported.scale:,.2f}"
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, NONE, PADDINGS, REASONS, STATUSES
+from mla_cost.batch.codes import ILLEGAL, KERNEL_NAMES, MISSING, NONE, PADDINGS, REASONS, STATUSES
 from mla_cost.declared.schemes import SCHEMES
-from mla_cost.results.columns import NAMES, OF_DEVICES, Column
+from mla_cost.results.columns import NAMES, OF_DEVICES, TIMES, Column
 from mla_cost.studies.sweep.axes import SweepAxis
 from mla_cost.studies.sweep.grid import Grid
 
@@ -68,6 +68,9 @@ def without(column: Column, found: Columns) -> NDArray[np.bool_] | None:
     """Where a column has no number; None: nowhere."""
     if not column.figure:
         return None
+    if column.name in TIMES:
+        untold: NDArray[np.bool_] = found[column.name] == MISSING
+        return untold
     missing: NDArray[np.bool_] = found["status"] == ILLEGAL
     if column.name in OF_DEVICES:
         missing |= found["status"] == NONE

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mla_cost import api
 from mla_cost.batch import cores
-from mla_cost.batch.codes import ILLEGAL, NONE
+from mla_cost.batch.codes import ILLEGAL, MISSING, NONE
 from mla_cost.batch.composed import require_equal
 from mla_cost.declared import defaults
 from mla_cost.declared.forms import FORMS
@@ -27,7 +27,7 @@ from mla_cost.inputs.given import names as names_of
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.scopes import require_scope
 from mla_cost.results import Plan, html
-from mla_cost.results.columns import NAMES, OF_DEVICES, Column
+from mla_cost.results.columns import NAMES, OF_DEVICES, TIMES, Column
 from mla_cost.studies.planned import plan_of
 from mla_cost.studies.sweep.attention import AttentionSweep
 from mla_cost.studies.sweep.axes import SweepAxis, axes_of, expand, is_glob
@@ -86,12 +86,12 @@ class Sweep:
     Rows are in a fixed order: choices such as form and kernel vary slowest, then numbers, then devices.
     """
 
-    def __init__(self, settings: PlanSettings, axes: Sequence[SweepAxis]) -> None:
+    def __init__(self, settings: PlanSettings, axes: Sequence[SweepAxis], *, timed: bool = False) -> None:
         self.grid: Grid
         self.scope: Scope
         if settings.scope == "model":
             self.grid = grid = ModelGrid(settings, axes)
-            self.scope = Stages(grid)
+            self.scope = Stages(grid, timed=timed)
         else:
             self.grid = Grid(settings, axes)
             self.scope = AttentionSweep(self.grid)
@@ -240,6 +240,8 @@ class Sweep:
         found: list[Any] = values.tolist()
         names = column.names
         if names is None:
+            if column.name in TIMES:
+                return [None if value == MISSING else value for value in found]
             return [int(value) for value in found] if column.dtype == "float64" else found  # counts, all of them
         return [names[value] for value in found]
 
@@ -471,7 +473,9 @@ def _code(column: Column, value: Any) -> Any:
 
 
 def _signed(values: NDArray[Any], name: str) -> NDArray[Any]:
-    return -values.astype(np.int64) if name.startswith("-") else values
+    if not name.startswith("-"):
+        return values
+    return -values if values.dtype.kind == "f" else -values.astype(np.int64)
 
 
 def _firsts(
@@ -528,6 +532,7 @@ def sweep(
     *,
     over: Mapping[str, Any],
     scope: str = defaults.SCOPE,
+    time: bool = False,
     **settings: Any,
 ) -> Sweep:
     """Every form at every setting of a grid, priced when asked for: `len`, `.to_numpy()`, `.best()`, `.pareto()`.
@@ -535,8 +540,9 @@ def sweep(
     over: fields of a plan and their values: a list, a range, or text such as "4096..131072*2", "1..64+1", "bf16,fp32";
     for names globs too ("deepseek-*", "all"). model, device and settings: what stays the same, as `mla_cost.plan`
     takes it. scope "model" prices the worst stage of the whole model: degrees and micro-batches vary too, and columns
-    tell its states, what is sent by mesh axis, and flops. Raises `mla_cost.InputError` for bad input; a combination
-    that cannot be is a row with its reason.
+    tell its states, what is sent by mesh axis, and flops. time: with seconds of an optimizer step, tokens a second of
+    all devices, model flops utilisation, idle and exposed seconds, by the rules of a plan. Raises
+    `mla_cost.InputError` for bad input; a combination that cannot be is a row with its reason.
 
     >>> import mla_cost
     >>> over = {"seq_len": "4096..131072*2", "sp": [4, 8], "form": "all"}
@@ -552,7 +558,9 @@ def sweep(
     given: dict[str, Any] = {"form": tuple(FORMS), "scope": scope, **settings}
     for name, value in (("model", model), ("device", device), ("form", given["form"])):
         _place(name, value, varying, given)
-    return of(validated(PlanSettings, given), varying)
+    if not isinstance(time, bool):
+        raise InputError("must be true or false", field="time", value=time)
+    return of(validated(PlanSettings, given), varying, timed=time)
 
 
 def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]) -> None:
@@ -569,9 +577,16 @@ def _place(name: str, value: Any, varying: dict[str, Any], given: dict[str, Any]
         given[name] = tuple(expand(name, names))
 
 
-def of(settings: PlanSettings, over: Mapping[str, Any]) -> Sweep:
-    """The sweep of a plan's settings over axes."""
+def of(settings: PlanSettings, over: Mapping[str, Any], *, timed: bool = False) -> Sweep:
+    """The sweep of a plan's settings over axes. timed: with columns of time.
+
+    Raises:
+        InputError: bad input; time at the attention scope.
+
+    """
+    if timed and settings.scope != "model":
+        raise InputError("columns of time are those of an optimizer step; use --scope model", field="time")
     if settings.scope != "model":  # of a model, the grid says so of its layers
         require_scope(settings)
     settings = settings.by_scope()
-    return Sweep(settings, axes_of(settings, over))
+    return Sweep(settings, axes_of(settings, over), timed=timed)

@@ -7,10 +7,11 @@ from typing import Any, Final
 import numpy as np
 
 from mla_cost.batch import Composed, price, scalar
-from mla_cost.batch.composed import FIGURES
 from mla_cost.batch.matrices import Ints
+from mla_cost.batch.pricer import Timed
 from mla_cost.batch.verdicts import check_reserve
 from mla_cost.results.columns import Column
+from mla_cost.results.columns import figures as figures_of
 from mla_cost.studies.sweep.axes import COUNTS
 from mla_cost.studies.sweep.columns import Columns
 from mla_cost.studies.sweep.grid import Box, Choice, ModelGrid
@@ -19,12 +20,14 @@ from mla_cost.studies.sweep.grid import Box, Choice, ModelGrid
 class Stages:
     """The worst stage of the whole model at every point of a grid."""
 
-    figures: Final = tuple(Column(figure.name, figure.dtype, figure=True) for figure in FIGURES)
     compiles: Final = True
     fork_from: Final = 50_000  # points; every process compiles for itself
 
-    def __init__(self, grid: ModelGrid) -> None:
+    def __init__(self, grid: ModelGrid, *, timed: bool = False) -> None:
         self.grid = grid
+        self.timed = timed
+        told = figures_of("model", timed=timed)
+        self.figures = tuple(Column(figure.name, figure.dtype, figure=True) for figure in told)
         self._reported: dict[tuple[int, int], Composed] = {}
         for device in grid.devices:
             if device is not None:
@@ -35,7 +38,7 @@ class Stages:
     def expected(self, index: int) -> dict[str, Any]:
         """The figures and the status of a point by `plan`'s own functions."""
         form, model, device, settings = self.grid.point_settings(index)
-        return scalar.row(model, device, form, settings)
+        return scalar.row(model, device, form, settings, timed=self.timed)
 
     def reason(self, index: int, code: int | None) -> str:
         """Why a point is refused, in the words of `plan`."""
@@ -51,7 +54,8 @@ class Stages:
         """Figures and verdicts of a box. views: a row for each numeric point, a column for each device."""
         model, columns = self.grid.model(choice), self._columns(box)
         for at, device in enumerate(self.grid.devices):
-            found = price(model, device, choice.form, choice.settings, columns)
+            timed: Timed = "all" if self.timed else "none"
+            found = price(model, device, choice.form, choice.settings, columns, timed)
             self._put(found, {name: view[:, at] for name, view in views.items()})
 
     def _columns(self, box: Box) -> dict[str, Ints]:
