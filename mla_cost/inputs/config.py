@@ -136,6 +136,8 @@ class ModelConfig(BaseModel):
     num_routed_experts: Experts | None = None
     num_shared_experts: Experts | None = None
     num_experts_per_token: Experts | None = None
+    num_expert_groups: Experts | None = None
+    num_groups_per_token: Experts | None = None
     num_dense_layers: Annotated[int, Field(ge=0, le=MOST_LAYERS)] | None = None
     num_mtp_layers: Annotated[int, Field(ge=0, le=1000)] | None = None
     router_scores: Literal["sigmoid", "softmax"] | None = None

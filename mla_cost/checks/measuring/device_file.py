@@ -142,7 +142,9 @@ def _links(sent: Sequence[Exchange], ranks: int) -> dict[str, Any]:
         return {**alone, **{name: _given(10.0) for name in _LATENCIES}, "network_share": _given(1.0)}
     fits = {kind: fitting.exchange(sent, kind) for kind in KINDS}
     best, note = _inside(sent), f"{ranks} ranks, the largest and the smallest that were timed"
-    shares = {fact: _fact(Found(*(_fit_of(kind, fits)[1] / best,) * 3, note)) for kind, fact in RATES.items()}
+    shares: dict[str, Any] = {
+        str(fact): _fact(Found(*(_fit_of(kind, fits)[1] / best,) * 3, note)) for kind, fact in RATES.items()
+    }
     latency = [fit[0] / MICRO for fit in fits.values()]
     middle = sorted(latency)[len(latency) // 2]
     return {

@@ -94,7 +94,7 @@ def launches(bench: Bench) -> Iterator[Sample]:
 
     seconds = bench.hot("launch", forward)
     yield Sample("launch", "forward", seconds, 0, launches=TINY)
-    both = bench.hot("launch and backward", lambda: forward().backward(torch.ones_like(x)))
+    both = bench.hot("launch and backward", lambda: torch.autograd.grad(forward(), x, torch.ones_like(x)))
     yield Sample("launch", "backward", both - seconds, 0, launches=TINY, backward=True)
 
 
@@ -260,5 +260,5 @@ def losses(bench: Bench) -> Iterator[Sample]:
 
     seconds = bench.best("loss", forward)
     yield Sample("loss", f"{rows} x {words}", seconds, 3 * bench.size * n, launches=2)
-    both = bench.best("loss and backward", lambda: forward().backward())
+    both = bench.best("loss and backward", lambda: torch.autograd.grad(forward(), x))
     yield Sample("loss", f"{rows} x {words}, backward", both - seconds, 4 * bench.size * n, launches=2, backward=True)

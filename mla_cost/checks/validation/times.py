@@ -148,9 +148,9 @@ def foretold(spec: Spec, config: DeviceConfig, end: End = "middle") -> float:
     """Seconds forward and backward of one rank of a cell, at one end of the band."""
     on = ceilings(config, end)
     lie = placement(_Degrees(spec.tp, spec.sp, 1, spec.ep, spec.etp, spec.dp), DEFAULT_ORDER, on.domain)
-    how = times.Pricing(on, LinkTraffic(lie), causal=False, graphs=True, hidden_axes=frozenset())
+    how = times.Pricing(on, LinkTraffic(lie), causal=False, graphs=True, hidden_axes=())
     each = times.program_times(predicted(spec), how)
-    return sum(times.passed([each], way, how).seconds for way in ("forward", "backward"))
+    return float(sum(times.passed([each], way, how).seconds for way in ("forward", "backward")))
 
 
 class _Degrees(NamedTuple):
