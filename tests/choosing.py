@@ -27,3 +27,14 @@ def pairwise(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
         taken.append(best)
         left -= shown[best]
     return [every[at] for at in sorted(taken)]
+
+
+def spread(cases: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the cases, evenly, the first and the last among them.
+
+    >>> spread("abcdefg", 3)
+    ['a', 'd', 'g']
+    """
+    if len(cases) <= most:
+        return list(cases)
+    return [cases[at * (len(cases) - 1) // (most - 1)] for at in range(most)]

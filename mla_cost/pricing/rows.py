@@ -19,6 +19,7 @@ from mla_cost.pricing.block import BlockFigures
 from mla_cost.pricing.compare import compare, sends_more_than_baseline
 from mla_cost.pricing.evaluation import too_large
 from mla_cost.pricing.key import Key
+from mla_cost.pricing.links import with_links
 from mla_cost.pricing.model_notes import model_notes
 from mla_cost.pricing.notes import why_no_layout
 from mla_cost.pricing.resolve import IMPLEMENTATION, Illegal, Point
@@ -150,7 +151,7 @@ def _row(
         settings=_settings_of_block(it.settings, point) if alone else _settings(it.settings, point.key, worst.stage),
         key=point.key.predicates.words(),
         memory=_memory(it.costs, worst, it.traffic),
-        communication=it.traffic[worst.stage],
+        communication=with_links(it.traffic[worst.stage], device, it.settings),
         flops=stage_flops(worst, it.settings),
         compared_to_explicit=(),
         verdict=_reported_verdict(model, device, it) if device else None,

@@ -95,10 +95,10 @@ def _communication(model: ModelConfig, cost: StageCost, settings: PlanSettings) 
 
 def _layers(cost: StageCost, settings: PlanSettings) -> Iterable[CollectiveCost]:
     """What layers send, collectives of one kind and tensor joined."""
-    found: dict[tuple[str, ...], CollectiveCost] = {}
+    found: dict[tuple[str | int, ...], CollectiveCost] = {}
     for segment in _segments(cost):
         for called in collectives(segment.at, segment.num_layers * settings.micro_batches):
-            key = (called.kind, called.tensor, called.phase, called.axis, called.dtype)
+            key = (called.kind, called.tensor, called.phase, called.axis, called.dtype, called.apart)
             found[key] = _joined(found[key], called) if key in found else called
     return found.values()
 

@@ -60,6 +60,7 @@ def collectives(at: Evaluation, times: int) -> Iterator[CollectiveCost]:
             dtype=called.dtype,
             payload_bytes=times * sizes[payload],
             wire_bytes=times * sizes[wire],
+            apart=values["A"] if called.ranks == "C" else 1,
         )
 
 

@@ -86,7 +86,10 @@ class Memory(NamedTuple):
 
 
 class CollectiveCost(NamedTuple):
-    """One collective of one rank. payload: the tensor handed over; wire: what the rank sends of it."""
+    """One collective of one rank. payload: the tensor handed over; wire: what the rank sends of it.
+
+    apart: how many places of the axis lie between neighbours of the group, more than one for a group of groups.
+    """
 
     kind: str
     tensor: str
@@ -97,6 +100,15 @@ class CollectiveCost(NamedTuple):
     dtype: str
     payload_bytes: int
     wire_bytes: int
+    apart: int = 1
+
+
+class AxisLinks(NamedTuple):
+    """What one rank sends over an axis, by link: to ranks of its own node, and to those of others. Bytes."""
+
+    axis: str
+    inside_bytes: int
+    between_bytes: int
 
 
 class Traffic(NamedTuple):
@@ -107,11 +119,12 @@ class Traffic(NamedTuple):
 
 
 class Communication(NamedTuple):
-    """What one rank hands to collectives and sends."""
+    """What one rank hands to collectives and sends. links: by axis, adding up to the wire bytes; of a device."""
 
     forward: Traffic = Traffic()
     backward: Traffic = Traffic()
     collectives: tuple[CollectiveCost, ...] = ()
+    links: tuple[AxisLinks, ...] = ()
 
 
 class FlopCount(NamedTuple):

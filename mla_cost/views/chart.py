@@ -244,12 +244,28 @@ def _stage_words(found: Sequence[Stage], scale: _Scale, across: float) -> Iterat
     yield ChartWords(LEFT + (WIDTH - LEFT - RIGHT) / 2, scale.bottom + 36, "pipeline stage")
 
 
-def axes_sent(communication: Communication) -> list[tuple[str, int, int, int, int]]:
-    """What is sent over each mesh axis: its name, ranks, calls, payload and wire bytes; the most sent first."""
-    found: dict[str, list[int]] = {}
+class AxisSent(NamedTuple):
+    """What is sent over a mesh axis: ranks of its groups, calls, bytes. inside, between: of nodes, where known."""
+
+    axis: str
+    ranks: int
+    calls: int
+    payload: int
+    wire: int
+    inside: int | None = None
+    between: int | None = None
+
+
+def axes_sent(communication: Communication) -> list[AxisSent]:
+    """What is sent over each mesh axis, the most sent first."""
+    found: dict[str, AxisSent] = {}
     for call in communication.collectives:
-        row = found.setdefault(call.axis, [call.group_size, 0, 0, 0])
-        for at, amount in enumerate((call.count, call.payload_bytes, call.wire_bytes), 1):
-            row[at] += amount
-    rows = [(axis, ranks, count, payload, wire) for axis, (ranks, count, payload, wire) in found.items()]
-    return sorted(rows, key=lambda row: -row[-1])
+        row = found.get(call.axis, AxisSent(call.axis, call.group_size, 0, 0, 0))
+        found[call.axis] = row._replace(
+            calls=row.calls + call.count,
+            payload=row.payload + call.payload_bytes,
+            wire=row.wire + call.wire_bytes,
+        )
+    for link in communication.links:
+        found[link.axis] = found[link.axis]._replace(inside=link.inside_bytes, between=link.between_bytes)
+    return sorted(found.values(), key=lambda row: -row.wire)

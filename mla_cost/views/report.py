@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from mla_cost.results import Formula, Lever, Plan, Result, plain
+from mla_cost.results import Formula, Lever, Plan, Result, Seconds, Time
 from mla_cost.views import chart, units
 from mla_cost.views.memory import DrawnTimeline
+from mla_cost.views.times import band, duration
 
 MOST_LEVERS: Final = 12
 _COUNTS: Final = ("seq_len", "micro_batch", "micro_batches")
@@ -29,9 +30,10 @@ class Told(NamedTuple):
     anchor: str
     stages: chart.Chart | None
     timelines: tuple[chart.Chart, ...]
-    sent: list[tuple[str, int, int, int, int]]
+    sent: list[chart.AxisSent]
     levers: tuple[Lever, ...]
-    times: tuple[tuple[str, str], ...]
+    times: tuple[tuple[str, str, str], ...]
+    parts: tuple[tuple[str, str, str, float], ...]
     formulas: tuple[Written, ...]
 
 
@@ -80,21 +82,44 @@ def _told(result: Result, at: int, timelines: Sequence[DrawnTimeline], formulas:
         timelines=tuple(map(chart.timeline, timelines)),
         sent=chart.axes_sent(result.communication),
         levers=levers[:MOST_LEVERS],
-        times=tuple(_leaves(plain(result.time))),
+        times=tuple(_times(result.time)),
+        parts=tuple(_parts(result.time)),
         formulas=tuple(formulas),
     )
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every single value of a record with its path in words: what is priced as time has a form of its own."""
-    if isinstance(value, Mapping):
-        for name, each in value.items():
-            yield from _leaves(each, f"{path}, {name}" if path else str(name))
-    elif isinstance(value, list | tuple):
-        for number, each in enumerate(value):
-            yield from _leaves(each, f"{path} {number}")
-    elif value is not None:
-        yield path.replace("_", " "), f"{value:,.6g}" if isinstance(value, float) else f"{value}"
+def _times(time: Time | None) -> Iterator[tuple[str, str, str]]:
+    """What a step, or forward and backward, take: the figure, its band, and what it is."""
+    if time is None:
+        return
+    for name in ("total", "forward", "backward"):
+        seconds: Seconds = getattr(time, name)
+        yield name, duration(seconds.seconds), band(seconds)
+    if time.tokens_per_second is not None:
+        yield (
+            "tokens per second",
+            f"{time.tokens_per_second:,.0f}",
+            f"{time.tokens_per_second_per_device:,.0f} a device",
+        )
+    if time.model_flops_utilisation is not None:
+        yield "model flops utilisation", f"{time.model_flops_utilisation:.1%}", ""
+    for axis, exposed in time.exposed.items():
+        yield f"exchanges over {axis} that nothing hides", duration(exposed), ""
+    for axis, hidden in ((axis, seconds) for axis, seconds in time.hidden.items() if seconds):
+        yield f"exchanges over {axis} under other work", duration(hidden), ""
+    if time.days is not None:
+        yield "the training, days", f"{time.days:,.1f}", f"{time.device_hours or 0:,.0f} device-hours"
+    if time.price is not None:
+        yield "the training, price", f"{time.price:,.0f}", ""
+
+
+def _parts(time: Time | None) -> Iterator[tuple[str, str, str, float]]:
+    """Where the time goes, most first: what it is, how long, what sets it, and its share in per cent."""
+    parts = sorted(time.parts, key=lambda part: -part.seconds) if time is not None else ()
+    every = sum(part.seconds for part in parts) or 1.0
+    for part in parts:
+        if part.seconds > 0:
+            yield part.name, duration(part.seconds), part.limit, round(100 * part.seconds / every, 1)
 
 
 def _asked(inputs: Mapping[str, Any]) -> list[tuple[str, str]]:

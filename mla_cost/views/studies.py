@@ -142,11 +142,12 @@ def draw_communication(path: Path, title: str, results: Sequence[Result]) -> Non
             if amount:
                 axes.barh(at, amount, left=left, color=colours[kind], label=kind, edgecolor="#FFFFFF", linewidth=0.5)
             left += amount
-        axes.annotate(f"{left:,.3f}" if left < 1 else f"{left:,.2f}", (left, at), (4, 0), textcoords="offset points",
+        axes.annotate(_amount_sent(result, axis, left), (left, at), (4, 0), textcoords="offset points",
                       va="center", fontsize=8)  # fmt: skip
     axes.set_yticks(range(len(rows)), [f"{_name(result)}: {axis}" for result, axis in rows])
     axes.invert_yaxis()
-    axes.margins(x=0.12)
+    far = any(link.between_bytes for result in results for link in result.communication.links)
+    axes.margins(x=0.22 if far else 0.12)
     axes.set_xlabel("GiB that one rank sends, on the wire", fontsize=9)
     _bare(axes)
     named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
@@ -157,6 +158,13 @@ def draw_communication(path: Path, title: str, results: Sequence[Result]) -> Non
 
 def _name(result: Result) -> str:
     return f"{result.form} on {result.device}" if result.device else result.form
+
+
+def _amount_sent(result: Result, axis: str, whole: float) -> str:
+    """GiB, and what of it leaves the node."""
+    between = sum(link.between_bytes for link in result.communication.links if link.axis == axis) / GIB
+    amounts = [f"{each:,.3f}" if each < 1 else f"{each:,.2f}" for each in (whole, between)]
+    return f"{amounts[0]}, {amounts[1]} between nodes" if between else amounts[0]
 
 
 def _axes(result: Result) -> list[str]:
@@ -213,7 +221,8 @@ def draw_search(path: Path, title: str, points: Sequence[LayoutPoint], usable_by
         axes.scatter(*places, marker=marker, c=colour, s=size, edgecolors="#333333", linewidths=0.5, label=label)
     for it in _apart(best):
         place = (it.required_bytes / GIB, it.sent_bytes / GIB)
-        axes.annotate(it.name, place, (6, 4), textcoords="offset points", fontsize=7)
+        back = {"facecolor": "#FFFFFF", "edgecolor": "none", "alpha": 0.8, "pad": 0.4}
+        axes.annotate(it.name, place, (6, 4), textcoords="offset points", fontsize=7, bbox=back)
     axes.axvline(usable_bytes / GIB, color="#000000", linestyle="--", linewidth=1, label="usable")
     axes.set_xlabel("GiB needed on one rank of the worst stage", fontsize=9)
     axes.set_ylabel("GiB sent by the stage that sends most, one optimizer step", fontsize=9)

@@ -17,6 +17,7 @@ from mla_cost.explaining.formulas import merged
 from mla_cost.language.dims import SYMBOLS, base_values
 from mla_cost.language.polynomial import ZERO
 from mla_cost.language.rules import RULES
+from tests.choosing import EXHAUSTIVE
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -53,6 +54,17 @@ def test_generated_parts_are_not_stale():
 def test_every_generated_part_stands_somewhere():
     text = "".join(path.read_text(encoding="utf-8") for path in PAGES)
     assert [name for name in build().PARTS if f"<!-- made by docs/build.py: {name} -->\n" not in text] == []
+
+
+def test_the_gallery_is_not_stale():
+    """Each picture is what its command draws: one of them here, all of them in `make exhaustive`."""
+    pytest.importorskip("matplotlib")
+    module = build()
+    names = tuple(module.GALLERY) if EXHAUSTIVE else ("communication.svg",)
+    stale = [path.name for path, wanted in module.gallery(names) if path.read_text(encoding="utf-8") != wanted]
+    assert stale == [], "run `make docs`"
+    drawn = {path.name for path in (ROOT / "docs" / "pictures").glob("*.svg")}
+    assert drawn == {*module.GALLERY, "laga-paper.svg"}
 
 
 # ---- links

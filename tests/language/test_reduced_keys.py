@@ -17,6 +17,7 @@ from mla_cost.pricing.compile import reduced, timeline
 from mla_cost.pricing.key import Key
 from mla_cost.pricing.resolve import Illegal, resolve
 from mla_cost.pricing.run import ProgramRun
+from tests.choosing import EXHAUSTIVE
 
 PROGRAMS: list[dict[str, Any]] = [
     {"form": ("explicit",), "kernel": "flash"},
@@ -54,7 +55,8 @@ def keys(profile: str, layer: str) -> set[Key]:
 @pytest.mark.parametrize("layer", sorted(LAYERS))
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 def test_a_reduced_key_has_the_same_program(profile, layer):
-    for key in sorted(keys(profile, layer), key=str):
+    found = sorted(keys(profile, layer), key=str)
+    for key in found if EXHAUSTIVE else found[::3]:
         assert reduced(reduced(key)) == reduced(key)
         if reduced(key) != key:
             assert left_behind(ProgramRun(key).timeline(backward=True)) == left_behind(timeline(key)), key

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import pytest
@@ -42,6 +43,13 @@ MODEL: dict[str, Any] = {
     "micro_batches": 8,
 }
 PIPELINE = MODEL | {"model": "deepseek-v3", "device": "h800-80gb", "pp": 16, "ep": 64, "dp": 128, "micro_batch": 1}
+DENSE: dict[str, Any] = {
+    "model": "minicpm3-4b",
+    "scope": "model",
+    "form": "explicit",
+    "seq_len": 4096,
+    "micro_batch": 2,
+}
 PIPELINE |= {"pipeline_layout": "Ettt|(tttt|)*14ttmL", "form": "explicit"}
 
 
@@ -50,8 +58,18 @@ def verdict(row: Result) -> Verdict:
     return row.verdict
 
 
-def levers(**question: Any) -> list[tuple[Result, Lever]]:
-    return [(row, lever) for row in mla_cost.levers(**question).results for lever in verdict(row).levers]
+def answer(question: Mapping[str, Any], *, refused: bool = False) -> tuple[Result, ...]:
+    """The rows with their levers; a question that several tests ask is priced once."""
+    return _answered(json.dumps(dict(question)), refused)
+
+
+@cache
+def _answered(question: str, refused: bool) -> tuple[Result, ...]:
+    return mla_cost.levers(**json.loads(question), refused=refused).results
+
+
+def levers(*, refused: bool = False, **question: Any) -> list[tuple[Result, Lever]]:
+    return [(row, lever) for row in answer(question, refused=refused) for lever in verdict(row).levers]
 
 
 def priced(question: Mapping[str, Any], row: Result, changed: Mapping[str, Any]) -> Result:
@@ -81,7 +99,7 @@ def test_one_block_sends_and_runs_what_its_plan_says():
 
 @pytest.mark.parametrize("question", [ATTENTION, MODEL, PIPELINE], ids=["attention", "model", "pipeline"])
 def test_levers_are_sorted_and_none_is_idle_or_refused(question):
-    for row in mla_cost.levers(**question).results:
+    for row in answer(question):
         freed = [lever.required_delta_bytes or 0 for lever in verdict(row).levers]
         assert freed == sorted(freed)
         for lever in verdict(row).levers:
@@ -134,7 +152,7 @@ def test_a_degree_keeps_ranks_and_batch_where_dp_has_ranks_to_give():
 
 
 def test_a_degree_doubles_the_ranks_where_dp_has_none():
-    found = {lever.lever: lever for _, lever in levers(**MODEL | {"dp": 1, "ep": 1, "form": "explicit"}, refused=True)}
+    found = {lever.lever: lever for _, lever in levers(**DENSE, device="mi300x", refused=True)}
     assert found["sp"].ranks_factor == found["tp"].ranks_factor == 2
     assert "dp" not in found["tp"].settings
 
@@ -159,7 +177,7 @@ def test_an_even_layout_has_every_layer_and_ends_no_fuller_than_the_rest(parts):
 
 def test_a_remedy_is_told_where_it_does_not_fit_and_nowhere_else():
     for question in (ATTENTION, ATTENTION | {"layers": 1}, MODEL, PIPELINE):
-        for row in mla_cost.levers(**question).results:
+        for row in answer(question):
             assert (verdict(row).remedy is None) == (verdict(row).status in {"fits", "tight"})
 
 
@@ -176,8 +194,7 @@ def test_a_remedy_fits():
 
 def test_a_remedy_takes_several_steps_where_one_is_not_enough():
     """Nothing but more ranks is left: dp has none to give, and layers are recomputed already."""
-    question = {**MODEL, "device": "910b4-32gb", "dp": 1, "ep": 1, "remat": "full", "form": "explicit"}
-    (row,) = mla_cost.levers(**question).results
+    (row,) = mla_cost.levers(**DENSE, device="910b4-32gb", remat="full").results
     assert verdict(row).status == "oom"
     assert "times the ranks" in (verdict(row).remedy or "")
 
@@ -271,9 +288,9 @@ def test_a_model_whose_states_alone_are_too_large_is_answered_without_pricing_wh
     priced: list[Any] = []
     after = what_ifs.PricedPlan.after
 
-    def counted(self: what_ifs.PricedPlan, change: Any) -> what_ifs.PricedPlan:
+    def counted(self: what_ifs.PricedPlan, change: Any, **more: Any) -> what_ifs.PricedPlan:
         priced.append(change)
-        return after(self, change)
+        return after(self, change, **more)
 
     monkeypatch.setattr(what_ifs.PricedPlan, "after", counted)
     settings = PlanSettings(model="deepseek-v3", device=("h100-80gb",), scope="model", form=("laga",)).by_scope()

@@ -19,7 +19,7 @@ from mla_cost.inputs import catalog
 from mla_cost.language.numbers import maximum, round_up
 from mla_cost.results import Result
 from mla_cost.studies.javascript import Js, of_polynomial, printed
-from tests.views.browser import dom, evaluated, needs_browser
+from tests.views.browser import PHONE, across_a_phone, dom, evaluated, needs_browser
 
 pytest.importorskip("jinja2")
 WIDTHS: dict[str, tuple[int, ...]] = {
@@ -134,6 +134,13 @@ def test_a_browser_gives_the_figures_of_plan_in_time(tmp_path):
     assert float(milliseconds.group(1)) < 16
     assert "--device h100-80gb --kernel flash --seq-len 16384 --sp 16" in shown
     assert shown.count("was illegal") + shown.count("was fits") == 3
+
+
+@needs_browser
+def test_a_phone_needs_no_scrolling_sideways(made, tmp_path):
+    window, scrolled, out = across_a_phone(made.read_text(encoding="utf-8"), tmp_path, "#sp=2/vs/sp=4")
+    assert (window, out) == (PHONE, [])
+    assert scrolled <= window
 
 
 def test_a_page_is_one_file_that_says_what_it_does_not_hold(made):

@@ -47,7 +47,7 @@ def test_every_row_of_a_sweep_replays(asked: Any, capsys: pytest.CaptureFixture[
 
 
 def test_rows_of_search_and_fit_plan_themselves() -> None:
-    asked: Any = {"seq_len": 4096, "form": "explicit", "pp": [1, 2], "sp": 1}
+    asked: Any = {"seq_len": 4096, "form": "explicit", "pp": [1, 2], "sp": 1, "tp": 1, "remat": ["none", "full"]}
     found = mla_cost.search("moonlight-16b-a3b", "h100-80gb", devices=16, global_batch=64, **asked)
     assert found.results
     for row in found.results:

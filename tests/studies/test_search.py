@@ -207,17 +207,20 @@ def test_each_rule_is_counted_with_an_example_and_a_way_out(tiny):
 # ---- figures: every candidate against plans, brute force
 
 
-FEW: dict[str, Any] = {"sharding": ["distributed", "zero2"], "remat": ["none", "full"]}
+FEW: dict[str, Any] = {"sharding": ["distributed", "zero2"], "remat": ["none"]}
+ONE: dict[str, Any] = {"form": "explicit", "scheme": "ulysses", "sharding": "distributed", "remat": "none"}
 FEW["scheme"] = ["ulysses", "latent-gather", "kv-gather"]  # of these, absorbed and laga have one
+
+
+PAIRS = (("explicit", "ulysses"), ("absorbed", "latent-gather"), ("laga", "latent-gather"))
 
 
 def brute(model: str, devices: int, batch: int, seq_len: int, **asked: Any) -> dict[tuple[Any, ...], Figures]:
     """Every plan that is not illegal, by its settings. Where one rank has a sequence, a form's own scheme only."""
     found = {}
-    pairs = [("explicit", "ulysses"), ("absorbed", "latent-gather"), ("laga", "latent-gather")]
-    others = [("explicit", "latent-gather"), ("explicit", "kv-gather")]
+    others = (("explicit", "latent-gather"), ("explicit", "kv-gather"))
     for config in parallel_configs(question(model, devices, batch, seq_len), Tally()):
-        schemes = pairs if config.sp == 1 else pairs + others
+        schemes = PAIRS if config.sp == 1 else PAIRS + others
         for (form, scheme), sharding, remat in product(schemes, FEW["sharding"], FEW["remat"]):
             if sharding == "zero2" and config.pp > 1:
                 continue
@@ -263,9 +266,9 @@ def test_counts_and_order_are_those_of_brute_force(tiny, everything):
     assert set(found.counts) == {"fits", "tight", "oom"}
     alone = [config.sp == 1 for config in parallel_configs(question(tiny, 4, 4, 64), Tally())]
     each_place = [3 if one_rank else 5 for one_rank in alone]  # programs: one per form, or as many as have schemes
-    refused = 4 * len(alone)  # ulysses and kv-gather, with absorbed and with laga
+    refused = 2 * 4 * len(alone)  # ulysses and kv-gather, with absorbed and with laga, of either sharding
     ruled = sum(row.number for row in found.ruled_out if row.of == "candidates")
-    assert found.candidates + ruled == 4 * (sum(each_place) + refused)
+    assert found.candidates + ruled == 2 * sum(each_place) + refused
     layouts: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
     for key, row in everything.items():
         if row.status in FIT:
@@ -355,7 +358,7 @@ def node(found: Candidate, ranks: int) -> tuple[int, int]:
 
 def test_the_weight_counts_bubbles_and_tells_the_links_of_a_node_apart(tiny):
     """By figures typed from the device's file: 312 Tflop/s, 300 GB/s inside a node of 8, 25 GB/s between nodes."""
-    asked: dict[str, Any] = {"devices": 16, "global_batch": 32, "seq_len": 64, "top": 100, "remat": "none"}
+    asked: dict[str, Any] = {"devices": 16, "global_batch": 32, "seq_len": 64, "top": 100, **ONE}
     found = mla_cost.search(tiny, DEVICE, **asked, by="weight")
     assert found.inputs["max_idle"] == 20
     assert any(row.between_nodes_bytes for row in found.results)
@@ -372,7 +375,20 @@ def test_the_weight_counts_bubbles_and_tells_the_links_of_a_node_apart(tiny):
 
 
 REPLAYED: list[tuple[str, dict[str, Any]]] = [
-    ("deepseek-v2-lite", {"devices": 16, "global_batch": 64, "seq_len": 4096, "remat": ["none", "full"], "top": 8}),
+    (
+        "deepseek-v2-lite",
+        {
+            "devices": 16,
+            "global_batch": 64,
+            "seq_len": 4096,
+            "remat": ["none", "full"],
+            "form": ["explicit", "laga"],
+            "tp": [1, 2],
+            "micro_batch": 1,
+            "sharding": "distributed",
+            "top": 4,
+        },
+    ),
     (
         "moonlight-16b-a3b",
         {
@@ -381,7 +397,7 @@ REPLAYED: list[tuple[str, dict[str, Any]]] = [
             "seq_len": 8192,
             "profile": "megatron",
             "form": "explicit",
-            "top": 6,
+            "top": 4,
             "virtual_stages": [1, 2],
             "dims": {"heads": 32},
             "reserve": {"NCCL buffers": 2**30},
@@ -439,6 +455,7 @@ def test_a_miss_keeps_to_the_limits_of_the_search():
         remat="full",
         sharding="distributed",
         micro_batch=1,
+        sp=1,
     )
     miss = found.nearest_miss
     assert miss is not None
@@ -467,7 +484,7 @@ def test_axes_narrow_the_space(tiny):
 
 
 def test_of_several_counts_the_fewest_devices_come_first(tiny):
-    found = mla_cost.search(tiny, DEVICE, devices="2..8*2", global_batch=8, seq_len=64, top=1000, **FEW)
+    found = mla_cost.search(tiny, DEVICE, devices="2..8*2", global_batch=8, seq_len=64, top=1000, **ONE)
     numbers = [row.devices for row in found.results]
     assert numbers == sorted(numbers)
     assert set(numbers) == {2, 4, 8}
@@ -476,13 +493,13 @@ def test_of_several_counts_the_fewest_devices_come_first(tiny):
 
 
 def test_the_runner_up_lost_by_what_the_figures_say(tiny):
-    found = four(tiny, top=2)
+    found = four(tiny, top=2, **ONE)
     first, second = found.results
     assert found.runner_up is not None
     assert first.seconds is not None
     assert second.seconds is not None
     assert f"takes {second.seconds:,.3f} s a step against {first.seconds:,.3f}" in found.runner_up
-    assert four(tiny, top=1).runner_up is None
+    assert four(tiny, top=1, **ONE).runner_up is None
 
 
 def test_another_profile_has_its_policies_and_refusals(tiny):
@@ -499,9 +516,27 @@ def test_another_profile_has_its_policies_and_refusals(tiny):
 @pytest.mark.parametrize(
     ("model", "asked"),
     [
-        ("deepseek-v3", {"profile": "megatron", "virtual_stages": [1, 2], "micro_batch": 1}),
-        ("deepseek-v3", {"virtual_stages": [1, 4], "max_tp": 2, "gradient_dtype": "bf16", "remat": ["none", "moe"]}),
-        ("deepseek-v2-lite", {"kernel": "eager", "sharding": "ddp", "remat": ["core_attn+mlp", "full"]}),
+        ("deepseek-v3", {"profile": "megatron", "virtual_stages": [1, 2], "micro_batch": 1, "remat": "mla_up_proj"}),
+        (
+            "deepseek-v3",
+            {
+                "form": ("laga",),
+                "tp": 1,
+                "virtual_stages": [1, 4],
+                "max_tp": 2,
+                "gradient_dtype": "bf16",
+                "remat": ["none", "moe"],
+            },
+        ),
+        (
+            "deepseek-v2-lite",
+            {
+                "form": ("explicit", "absorbed"),
+                "kernel": "eager",
+                "sharding": "ddp",
+                "remat": ["core_attn+mlp", "full"],
+            },
+        ),
         ("minicpm3-4b", {"remat": ["none", "mlp"], "sharding": "zero1", "moment_dtype": "bf16"}),
     ],
 )
@@ -509,7 +544,7 @@ def test_random_candidates_are_plans(model, asked):
     """Wherever they rank: `checked` compares status, bytes and flops with a plan and its levers."""
     space, found = priced_space(model, 16, 32, 4096, **asked)
     draw = random.Random(0)  # noqa: S311  (no secret)
-    rows = [draw.choice(each(table)) for table in found for _ in range(6)]
+    rows = [draw.choice(each(draw.choice(found))) for _ in range(8)]
     for row in rows:
         verdict, reported = checked(space, row).verdict, candidate(space, row)
         assert verdict is not None
@@ -530,13 +565,14 @@ def priced_space(model: str, devices: int, batch: int, seq_len: int, **asked: An
 
 
 def test_where_nothing_fits_the_nearest_is_told_with_what_it_lacks(tiny):
-    found = four(tiny, reserve=NONE)
+    found = four(tiny, reserve=NONE, **ONE)
     assert found.results == found.pareto == ()
     miss = found.nearest_miss
     assert miss is not None
     assert miss.candidate is not None
-    missing = brute(tiny, 4, 4, 64, reserve=NONE)
-    least = min(row.required - row.usable for row in missing.values())
+    configs = parallel_configs(question(tiny, 4, 4, 64), Tally())
+    every = (planned(tiny, seq_len=64, kernel="auto", reserve=NONE, **config.stated, **ONE) for config in configs)
+    least = min(row.required - row.usable for row in every if row is not None)
     assert miss.short_bytes == least == -miss.candidate.headroom_bytes
     assert miss.remedy is not None
 
@@ -609,7 +645,7 @@ def test_a_search_without_a_size_says_what_it_took():
 
 
 def test_a_kernel_that_nothing_trains_is_told_with_its_reason(tiny):
-    found = mla_cost.search(tiny, "910b-64gb", devices=2, global_batch=2, seq_len=64, kernel="flash", form="explicit")
+    found = mla_cost.search(tiny, "910b-64gb", devices=2, global_batch=2, seq_len=64, kernel="flash", **ONE)
     assert set(found.counts) == {"unsupported"}
     miss = found.nearest_miss
     assert miss is not None
@@ -640,9 +676,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> s
 def test_the_command_prints_what_python_answers(tiny, capsys):
     flags = ["--model", tiny, "--device", DEVICE, "--devices", "4", "--global-batch", "4", "--seq-len", "64"]
     flags += ["--max-idle", "100"]
-    flags += [f"--{name}={','.join(values)}" for name, values in FEW.items()]
+    flags += [f"--{name}={value}" for name, value in ONE.items()]
     flags += [f"--reserve={name}={amount}" for name, amount in SOME.items()]
-    found = four(tiny)
+    found = four(tiny, **ONE)
     reported = json.loads(run(capsys, *flags, "--format", "json"))
     assert reported == json.loads(found.to_json())
     assert reported["schema"] == "mla-cost/search/1"
@@ -671,7 +707,7 @@ def test_a_plan_gives_devices_and_global_batch(tiny, tmp_path, capsys):
 
 def test_exit_codes(tiny, capsys):
     flags = ["--model", tiny, "--device", DEVICE, "--devices", "2", "--global-batch", "2", "--seq-len", "64"]
-    flags += ["--remat", "none", "--sharding", "zero1", "--form", "explicit", "--tp", "1"]
+    flags += ["--remat", "none", "--sharding", "zero1", "--form", "explicit", "--tp", "1", "--sp", "1"]
     run(capsys, *flags, "--require-fit")
     full = [*flags, "--other-memory", "79GiB"]
     assert "Nothing fits. What comes nearest" in run(capsys, *full)
@@ -734,12 +770,12 @@ def test_what_follows_from_the_search_cannot_be_fixed(tiny):
 
 
 def test_two_processes_find_what_one_finds(tiny, monkeypatch):
-    asked: Any = {"devices": 8, "global_batch": 32, "seq_len": 256, "top": 5}
+    asked: Any = {"form": "explicit", "scheme": "ulysses", "top": 5}
     monkeypatch.setattr(pool, "available", lambda: 1)
-    alone = mla_cost.search(tiny, "a100-80gb", **asked).to_dict()
+    alone = four(tiny, **asked).to_dict()
     monkeypatch.setattr(pool, "available", lambda: 2)
     monkeypatch.setattr(pool, "MANY", 0)
-    assert mla_cost.search(tiny, "a100-80gb", **asked).to_dict() == alone
+    assert four(tiny, **asked).to_dict() == alone
 
 
 def test_what_a_search_prints_can_be_planned(capsys):

@@ -192,7 +192,7 @@ def test_tables_of_other_libraries():
 
 
 def test_a_cut_file_is_continued(tmp_path):
-    over = {"seq_len": range(4096, 4096 + 64 * 300, 64), "sp": [1, 2, 3], "remat": ["none", "full"]}
+    over = {"seq_len": range(4096, 4096 + 64 * 30, 64), "sp": [1, 2, 3], "remat": ["none", "full"]}
     study = mla_cost.sweep(over=over, form="laga", dp=64, **BASE)
     whole, cut = tmp_path / "whole.csv", tmp_path / "cut.csv"
     save(study, whole)
@@ -207,7 +207,8 @@ def test_a_cut_file_is_continued(tmp_path):
     assert cut.read_bytes() == whole.read_bytes()
     with whole.open(encoding="utf-8") as file:
         reported = list(csv.DictReader(file))
-    for row, line in zip(rows_of(study)[::97], reported[::97], strict=True):
+    for at in range(0, len(study), 17):
+        row, line = study[at], reported[at]
         assert line == {name: "" if value is None else str(value) for name, value in row.items()}
 
 

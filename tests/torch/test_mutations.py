@@ -32,7 +32,7 @@ from mla_cost.pricing import compile as cost
 Patch = pytest.MonkeyPatch
 BLOCKS = [spec for spec in cells.fake_cells("default") if spec.layers == 1 and spec.fused_attention == "stand-in"]
 FEW = BLOCKS[
-    1::4
+    1::7
 ]  # nearly every mutation is seen in these; that nothing disagrees in the others is for validate to say
 record = cache(run_fake)
 

@@ -53,3 +53,27 @@ def evaluated(page: Path, expression: str, folder: Path) -> Any:
     (folder / "asked.js").write_text(f"{code}\nconsole.log(JSON.stringify({expression}))", encoding="utf-8")
     asked = [NODE, str(folder / "asked.js")]
     return json.loads(subprocess.run(asked, capture_output=True, encoding="utf-8", check=True, timeout=60).stdout)
+
+
+PHONE = 390  # CSS pixels across
+_MEASURE = (
+    "<script>parent.postMessage([innerWidth,document.documentElement.scrollWidth,"
+    "[...document.querySelectorAll('body *')].filter(it=>!it.closest('.wide')"
+    "&&it.getBoundingClientRect().right>innerWidth+1).map(it=>it.outerHTML.slice(0,60))],'*')</script></body>"
+)
+
+
+def across_a_phone(text: str, folder: Path, fragment: str = "") -> tuple[int, int, list[str]]:
+    """How wide a page is on a phone: the window, what would have to be scrolled sideways, and what sticks out.
+
+    A window of its own has at least 500 pixels, so the page stands in a frame.
+    """
+    own = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
+    (folder / "inner.html").write_text(own.replace("</body>", _MEASURE), encoding="utf-8")
+    frame = f'<iframe src="inner.html{fragment}" width="{PHONE}" height="2000" style="border:0"></iframe>'
+    heard = "<pre id=out></pre><script>onmessage=it=>out.textContent=JSON.stringify(it.data)</script>"
+    (folder / "outer.html").write_text(heard + frame, encoding="utf-8")
+    found = re.search(r'<pre id="out">(.*?)</pre>', dom(folder / "outer.html", folder / "profile"), re.DOTALL)
+    assert found is not None
+    window, scrolled, out = json.loads(unescape(found.group(1)))
+    return window, scrolled, out

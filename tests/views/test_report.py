@@ -15,7 +15,7 @@ from mla_cost.cli import main
 from mla_cost.inputs import catalog, plan_files
 from mla_cost.views.report import MOST_LEVERS
 from tests.choosing import EXHAUSTIVE
-from tests.views.browser import dom, needs_browser
+from tests.views.browser import PHONE, across_a_phone, dom, needs_browser
 
 pytest.importorskip("jinja2")
 HOSTILE = "</title><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">&{{7*7}}\"'"
@@ -148,6 +148,31 @@ def test_a_hostile_name_stays_a_name_in_a_browser(hostile, tmp_path):
     assert title is not None
     assert title.group(1) != "owned"
     assert HOSTILE.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") in shown
+
+
+@needs_browser
+def test_a_phone_needs_no_scrolling_sideways(page_text, hostile, tmp_path):
+    for text in (page_text, hostile[1]):
+        window, scrolled, out = across_a_phone(text, tmp_path)
+        assert (window, out) == (PHONE, [])
+        assert scrolled <= window
+
+
+def test_what_is_sent_is_told_by_link(tmp_path_factory):
+    """Two nodes of eight: tp 4 and the sequences of sp 2 stay inside; of ep 16 half of the other ranks are beyond."""
+    asked = ["moonlight-8-h100", "--form", "laga", "--tp", "1", "--ep", "16", "--dp", "16"]
+    words = " ".join(" ".join(Page(written(tmp_path_factory, *asked)).words).split())
+    settings = plan_files.settings(catalog.plan_path(asked[0]), {"form": ["laga"]}, {"ep": 16, "dp": 16}, {})
+    (row,) = api.answer(settings).results
+    (ep,) = [link for link in row.communication.links if link.axis == "ep"]
+    wire = row_wire(row)
+    assert ep.inside_bytes + ep.between_bytes == wire["ep"]
+    assert ep.between_bytes == round(wire["ep"] * 8 / 15)  # 15 others, 8 of them in the other node
+    assert re.search(
+        rf"ep 16 [\d,]+ [\d.,]+ [\d.,]+ {ep.inside_bytes / 2**30:,.2f} {ep.between_bytes / 2**30:,.2f}", words
+    )
+    assert {link.axis for link in row.communication.links} == {call.axis for call in row.communication.collectives}
+    assert "exchanges over ep that nothing hides" in words
 
 
 def test_another_file_and_a_plan_without_numbers_are_refused(capsys, tmp_path):

@@ -94,10 +94,13 @@ def test_a_workspace_of_any_shape_is_priced_at_many_points(monkeypatch, workspac
         )
 
 
+ONE: dict[str, Any] = {"form": "explicit", "scheme": "ulysses", "remat": "full", "sharding": "distributed"}
+
+
 def test_a_branch_in_a_workspace_is_seen_by_search_and_explain(monkeypatch, capsys):
     """A search checks rows of its own by plan; what a term lists is what a plan counts."""
     monkeypatch.setitem(KERNELS, "flash", KERNELS["flash"]._replace(workspace=Workspace("64*held", held=branching)))
-    found = mla_cost.search(**LITE, form="explicit", kernel="flash", devices=4, global_batch=4, seq_len=16384)
+    found = mla_cost.search(**LITE, **ONE, kernel="flash", devices=4, global_batch=4, seq_len=16384)
     assert found.best is not None
     assert found.best.kernel == "flash"
     asked = ("--model", "deepseek-v2-lite", "--device", "h100-80gb", "--form", "explicit", "--kernel", "flash")

@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 import torch
 
 from mla_cost.checks.reference.device import main
+from tests.choosing import EXHAUSTIVE
 
 TINY = ["--model", "tiny", "--seq-len", "16", "--steps", "1"]
 
@@ -51,6 +52,7 @@ def test_bad_input_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.xdist_group("ranks")
+@pytest.mark.skipif(not EXHAUSTIVE, reason="three processes import torch, 10 s: make exhaustive")
 def test_under_torchrun(tmp_path: Path, checkout: Path) -> None:
     output = tmp_path / "runs.jsonl"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
