@@ -166,7 +166,7 @@ class Holding:
 
 def _sent_key(held: RankParameters, ranks: Ranks, holder: Holder) -> tuple[object, ...]:
     degrees = ranks.parallel
-    sharing = (_sharing(degrees, holder), degrees.tp, degrees.pp > 1, degrees.micro_batches, degrees.sp > 1)
+    sharing = (_sharing(degrees, holder), degrees.tp, degrees.pp > 1, degrees.num_micro_batches, degrees.sp > 1)
     return holder, held, sharing, ranks.keeping
 
 

@@ -16,6 +16,7 @@ from mla_cost.batch.points import Points, distinct
 from mla_cost.batch.programs import compiled_account
 from mla_cost.batch.table import PricedGroup, Table
 from mla_cost.inputs.config import DeviceConfig
+from mla_cost.language.dims import follow_where_known, following
 from mla_cost.language.machine import PROGRAMS
 from mla_cost.language.polynomial import Monomial
 from mla_cost.pricing.key import Key
@@ -29,9 +30,10 @@ _ALL: Final = "all"
 
 
 class WorkRows(NamedTuple):
-    """What a program runs as rows over monomials: every amount of its account."""
+    """What a program runs as rows over monomials: every amount of its account. follows: symbols that do from others."""
 
     account: WorkAccount
+    follows: tuple[str, ...]
     monomials: tuple[Monomial, ...]
     rows: Rows
 
@@ -42,7 +44,8 @@ def work_rows(key: Key) -> WorkRows:
     account = work_of(compiled_account(key).timeline)
     each = [over_others(amount) for amount in account.summed]
     monomials = monomials_of(each)
-    return WorkRows(account, monomials, Rows(coefficients(each, monomials)))
+    follows = following(symbol for monomial in monomials for symbol in monomial)
+    return WorkRows(account, follows, monomials, Rows(coefficients(each, monomials)))
 
 
 @lru_cache(maxsize=PROGRAMS)
@@ -72,8 +75,10 @@ def amounts_of(key: Key, always: Mapping[str, float], values: Mapping[str, Any],
 
 def phases(group: PricedGroup, key: Key, values: Mapping[str, Any], size: int, how: Pricing) -> dict[str, PhaseTime]:
     """Every phase of a layer. values: of symbols at `size` points of its group."""
+    rows = work_rows(key)
+    values = {**values, **follow_where_known({**group.always, **values}, rows.follows)}
     amounts = amounts_of(key, group.always, values, size)
-    return timed(work_rows(key).account, amounts, how.on, how.causal, {**group.always, **values}, how.by)
+    return timed(rows.account, amounts, how.on, how.causal, {**group.always, **values}, how.by)
 
 
 class LayerTimes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from mla_cost.batch.matrices import (
 )
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.language import evaluate
+from mla_cost.language.dims import Predicates, follow_where_known, following
 from mla_cost.language.evaluate import Account, Tape, account_of
 from mla_cost.language.machine import Timeline
 from mla_cost.language.polynomial import Monomial, Polynomial, total
@@ -44,10 +46,11 @@ class TapePeak(NamedTuple):
 class ProgramRows(NamedTuple):
     """A program as rows over `monomials`. parts: the figures, a row each, then what only the largest row counts of.
 
-    asked: what it was compiled for, its key first.
+    asked: what it was compiled for, its key first. follows: symbols that it has and that follow from others.
     """
 
     asked: tuple[Any, ...]
+    follows: tuple[str, ...]
     monomials: tuple[Monomial, ...]
     parts: tuple[Rows, ...]
 
@@ -100,7 +103,15 @@ def program(
         forward, backward = evaluate.course(account, tape, [*rows], kinds).phases()
         largest += [np.array(forward), np.array(backward)] if apart else [np.array(forward + backward)]
     parts = (Rows(rows_of(rest, monomials)), *(Rows(undominated(each), largest=True) for each in largest))
-    return ProgramRows(asked, monomials, parts)
+    return ProgramRows(asked, following(_symbols(account, asked[0].predicates, monomials)), monomials, parts)
+
+
+def _symbols(account: Account, predicates: Predicates, monomials: Iterable[Monomial]) -> Iterator[str]:
+    """The symbols of a program, and of the calls whose workspace is one of them."""
+    yield from chain.from_iterable(monomials)
+    for call in account.timeline.fused_calls:
+        for dim in (*call.query, *call.key, *call.value):
+            yield from predicates.size(dim).symbols()
 
 
 def sums(run: Timeline, count: Callable[[Timeline, str], Polynomial]) -> dict[str, Polynomial]:
@@ -116,11 +127,12 @@ class Programs:
 
     def at(self, program: ProgramRows, always: Mapping[str, float], values: dict[str, Any], size: int) -> Valued:
         """A program at points whose symbols have these values, `always` among them, which all points share."""
+        values |= follow_where_known(values, program.follows)
         for call in compiled_account(program.key).timeline.fused_calls:
             values["fused_workspace"] = fused_workspace(
                 KERNELS[program.key.kernel], program.key.predicates, call, values
             )
-        folded = self._fold(program, always)
+        folded = self._fold(program, always, values)
         here = {name: float(value) for name, value in values.items() if not isinstance(value, np.ndarray)}
         if any(symbol in here for monomial in folded.monomials for symbol in monomial):
             folded = fold_further(folded, here)
@@ -128,8 +140,9 @@ class Programs:
         figures, *moments = (result[span] for span in folded.spans)
         return Valued(figures, [top(each) for each in moments])
 
-    def _fold(self, program: ProgramRows, always: Mapping[str, float]) -> Folded:
+    def _fold(self, program: ProgramRows, always: Mapping[str, float], values: Mapping[str, Any]) -> Folded:
         known = (program.asked, tuple(always.items()))
         if known not in self._folded:
-            self._folded[known] = fold(program.monomials, program.parts, always)
+            fixed = {**always, **follow_where_known(always, program.follows, values)}
+            self._folded[known] = fold(program.monomials, program.parts, fixed)
         return self._folded[known]

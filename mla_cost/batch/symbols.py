@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from mla_cost.batch.matrices import Floats, Ints
 from mla_cost.batch.points import alike, distinct, size_marks
 from mla_cost.inputs.config import ModelConfig
-from mla_cost.language.dims import FLAT, QUOTIENTS, follow
+from mla_cost.language.dims import FLAT, QUOTIENTS, STRUCTURAL, follow
 from mla_cost.language.program import Scheme
 from mla_cost.pricing.resolve import (
     inner_values,
@@ -79,12 +79,18 @@ def tokens(model: ModelConfig, fields: Any, imbalance: Imbalance) -> dict[str, F
     return {name: np.array([values[name] for values in each], np.float64)[found.codes] for name in sorted(TOKENS)}
 
 
-def structure(own: dict[str, Ints], fields: Any) -> Ints:
+def structure(own: Mapping[str, Any], fields: Any) -> Ints:
     """A number per point: points with the same one agree in every size that structure may depend on, 0, 1 or more."""
-    return alike(_marks(own, fields), len(fields.tp))
+    degrees = (getattr(fields, degree) == 1 for degree in _DEGREES)
+    return alike((*degrees, *structural_marks(own)), len(fields.tp))
 
 
-def _marks(own: dict[str, Ints], fields: Any) -> Iterable[Any]:
-    for degree in _DEGREES:
-        yield getattr(fields, degree) == 1
-    yield from size_marks(own.values())
+def structural_marks(values: Mapping[str, Any]) -> Iterator[Any]:
+    """Truth values of sizes, on which structure depends; symbols that are the same array are asked once."""
+    yield from size_marks({id(values[name]): values[name] for name in STRUCTURAL if name in values}.values())
+
+
+def structural(scheme: Scheme) -> tuple[str, ...]:
+    """What of STRUCTURAL follows from other sizes, in an order to work out: heads only where they are divided."""
+    without = () if scheme.divides_heads else ("l",)
+    return tuple(name for name in (QUOTIENTS if scheme.inside else FLAT) if name in STRUCTURAL and name not in without)

@@ -20,7 +20,6 @@ from mla_cost.declared.schemes import SCHEMES
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import DeviceConfig, ModelConfig
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.language.dims import NESTED, OTHERS, follow
 from mla_cost.language.machine import DTYPE_BYTES
 from mla_cost.language.program import ProgramError, sizes_asked
 from mla_cost.language.workspace import kinds_of
@@ -142,7 +141,6 @@ class Table:
             compiled(LayerAsked(reduced(point.key), self.question.kinds, settings.causal, gathered)) for point in points
         ]
         values = known.floats(where)
-        values |= follow(values, OTHERS if "C" in values else OTHERS.keys() - NESTED)
         if any(TOKENS.intersection(monomial) for each in layers for monomial in each.program.monomials):
             routed = tokens(model, fields, self._imbalance)
             values |= {name: column[where] for name, column in routed.items()}

@@ -66,7 +66,7 @@ class Shared:
 
     def timed_pipeline(self, settings: PlanSettings) -> TimedPipeline:
         """The pipeline of a plan as far as its time goes; the same for all micro-batches."""
-        parallel = pipeline_of(settings)._replace(micro_batches=1)
+        parallel = pipeline_of(settings)._replace(num_micro_batches=1)
         key = (settings.profile, settings.remat_layers, parallel)
         if key not in self._timed:
             self._timed[key] = timed_pipeline(self.names(settings.profile, settings.remat_layers), parallel)

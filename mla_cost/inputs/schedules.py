@@ -137,7 +137,7 @@ class _PassTable:
         for field, what, here, asked in (
             ("pp", "stages", own.stages, size.stages),
             ("virtual_stages", "chunks a stage", own.chunks, size.chunks),
-            ("micro_batches", "micro-batches", own.micro_batches, size.micro_batches),
+            ("micro_batches", "micro-batches", own.num_micro_batches, size.num_micro_batches),
         ):
             if here != asked:
                 message = f"schedule {self.path} is a table of {here} {what}, and {field} is {asked}"
@@ -214,7 +214,7 @@ def _every(size: ScheduleSize) -> Iterator[tuple[int, ScheduledPass]]:
     """Every pass of a size, with its stage."""
     for stage in range(size.stages):
         for chunk in range(size.chunks):
-            for micro_batch in range(size.micro_batches):
+            for micro_batch in range(size.num_micro_batches):
                 yield from ((stage, ScheduledPass(kind, chunk, micro_batch)) for kind in PassKind)
 
 

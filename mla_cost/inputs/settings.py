@@ -3,7 +3,7 @@
 The rows of `mla_cost.inputs.table` say what each setting is; here stand their types, for readers and type checkers.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -17,6 +17,7 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -174,6 +175,12 @@ class PlanSettings(BaseModel):
     fragmentation_percent: Annotated[int, _limits("fragmentation_percent")] | None = _default("fragmentation_percent")
     dims: dict[str, Any] = _default("dims")
     facts: dict[str, Any] = _default("facts")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_own_names(cls, given: Any) -> Any:
+        """Settings that are stated by another name of theirs."""
+        return table.by_own_names(given) if isinstance(given, Mapping) else given
 
     def by_scope(self) -> Self:
         """The settings with the defaults of their scope, where nothing was said."""

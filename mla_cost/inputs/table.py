@@ -78,7 +78,8 @@ class Setting(NamedTuple):
 
     help: what it is, without the default. unit: of a number. least, most: bounds, both included. values: of a choice.
     default: where nothing is said. unsaid: what that is, as the end of a sentence, where the value does not tell it.
-    none: None is a value. metavar, aliases: of the flag; flag: whether there is one, else --set alone offers it.
+    none: None is a value. metavar, aliases: of the flag. also: its other names, in files and from Python too. flag:
+    whether there is one, else --set alone offers it.
     scopes: which have it. reads: which part of pricing depends on it, of what is no number (arrays group by it).
     axes: the scopes in which a sweep goes over it. numbers: those in which that is an array of numbers.
     search: how a search takes it: as one value; over degrees; over choices; it follows from the rest; not at all.
@@ -100,6 +101,7 @@ class Setting(NamedTuple):
     none: bool = False
     metavar: str = ""
     aliases: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
     flag: bool = True
     scopes: tuple[Scope, ...] = BOTH
     reads: frozenset[Reader] = ALL
@@ -122,7 +124,7 @@ class Setting(NamedTuple):
     @property
     def flags(self) -> tuple[str, ...]:
         """Its names on a command line."""
-        return (f"--{self.name.replace('_', '-')}", *self.aliases)
+        return (*(f"--{name.replace('_', '-')}" for name in (self.name, *self.also)), *self.aliases)
 
 
 _DEGREE: Final[Mapping[str, Any]] = {"kind": "count", "unit": "ranks", "default": 1, "least": 1, "most": 2**16}
@@ -273,11 +275,12 @@ _ROWS: Final = (
     ),
     Setting(
         "micro_batch", STEP, "Sequences in a micro-batch", "count", unit="sequences", default=1, least=1, most=2**16,
-        numbers=BOTH, search="degree", formula="plan", heading=True, example="2",
+        numbers=BOTH, search="degree", formula="plan", heading=True, example="2", also=("micro_batch_size",),
     ),
     Setting(
         "micro_batches", STEP, "Micro-batches of a step", "count", unit="micro-batches", default=1, least=1,
         most=2**20, scopes=MODEL, numbers=MODEL, search="follows", heading=True, example="32",
+        also=("num_micro_batches",),
     ),
     Setting(
         "sharding", STEP, "What data-parallel ranks share", "choice", values=tuple(SHARDINGS),
@@ -496,6 +499,30 @@ TABLE: Final[Mapping[str, Setting]] = {row.name: row for row in _ROWS}
 def rows(**wanted: Any) -> Iterator[Setting]:
     """The settings whose rows have these values, in the table's order."""
     return (row for row in TABLE.values() if all(getattr(row, key) == value for key, value in wanted.items()))
+
+
+_ALSO: Final = {other: row.name for row in TABLE.values() for other in row.also}
+
+
+def own_name(name: Any) -> Any:
+    """The name of a setting in place of another one of its; what is none stays."""
+    return _ALSO.get(name, name) if isinstance(name, str) else name
+
+
+def by_own_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under their own names.
+
+    Raises:
+        ValueError: one that is stated by two of them.
+
+    """
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        own = own_name(name)
+        if own in found:
+            raise ValueError(f"{name} is stated twice: {own} is the same setting")
+        found[own] = value
+    return found
 
 
 def names(**wanted: Any) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ Where a scheme has groups inside groups, A and C stand for P = A*C and `l_in` fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -313,7 +313,7 @@ def follow(values: Mapping[str, Any], wanted: Iterable[str] = (*FLAT, *OF_RANKS)
         else:
             what, by = QUOTIENTS[name]
             parts = found[by] if isinstance(by, str) else by
-            found[name] = found[what] if isinstance(parts, int) and parts == 1 else floor_divide(found[what], parts)
+            found[name] = floor_divide(found[what], parts)
     return {name: found[name] for name in wanted}
 
 
@@ -341,6 +341,41 @@ def base_values(values: Mapping[str, int], heads_divided: bool, nested: bool = F
 _WIDTHS = ("h", "d_q", "d_q_part", "d_c", "k", "r", "kv_part", "v", "r_half", "f", "V", "g", "m", "i")
 # what structure asks of, whether it is one
 COUNTED = ("P", "s", "t", "u", "b", *_WIDTHS, "q", "e", "c", "K", "R")
+# the sizes of which structure asks whether they are 0, 1 or more
+STRUCTURAL: tuple[str, ...] = (*COUNTED, "n", "l", "l_in", "A", "C")
+
+
+def following(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of these symbols that follow from others, and what they follow from on the way, in an order to work out."""
+    wanted = set(names)
+    every = (*QUOTIENTS, *OTHERS, *AT_ONCE)
+    for name in reversed(every):
+        if name in wanted:
+            wanted.update(_sources(name))
+    return tuple(name for name in every if name in wanted)
+
+
+def _sources(name: str) -> tuple[str, ...]:
+    if name in QUOTIENTS:
+        return tuple(part for part in QUOTIENTS[name] if isinstance(part, str))
+    return (OTHERS[name] if name in OTHERS else AT_ONCE[name][0],)
+
+
+def follow_where_known(values: Mapping[str, Any], wanted: Iterable[str], beside: Container[str] = ()) -> dict[str, Any]:
+    """Of these symbols, in an order to work out, those that follow from what has values.
+
+    beside: what has values elsewhere, from which nothing follows here; t and A are 1 where they have none at all.
+    """
+    found: dict[str, Any] = {}
+    for name in wanted:
+        known = {**values, **found}
+        if name not in known and all(part in known or _is_one(part, beside) for part in _sources(name)):
+            found |= follow(known, (name,))
+    return found
+
+
+def _is_one(symbol: str, beside: Container[str]) -> bool:
+    return symbol in {"t", "A"} and symbol not in beside
 
 
 def predicates_of(base: Mapping[str, int], heads_divided: bool, nested: bool = False) -> Predicates:

@@ -86,8 +86,10 @@ def floor_divide(number: Any, by: Any) -> Any:
     """The whole part of a quotient of numbers that are not negative.
 
     A quotient of doubles below 2^53 never rounds up to the next whole number: it lies further below it than half of
-    what doubles of that size differ by.
+    what doubles of that size differ by. By the int 1 a number is itself, not a copy.
     """
+    if type(by) is int and by == 1:
+        return number
     of_arrays = _module(number, by)
     if of_arrays and of_arrays.result_type(number, by).kind == "f":
         return of_arrays.floor(number / by)  # a tenth of what the remainder of doubles takes

@@ -42,7 +42,7 @@ class ScheduleSize(NamedTuple):
 
     stages: int
     chunks: int
-    micro_batches: int
+    num_micro_batches: int
     group: int | None = None
 
 
@@ -90,7 +90,7 @@ class Schedule:
     slots: Callable[[ScheduleSize], int] | None = None
 
     def __post_init__(self) -> None:
-        for found in self.problems(ScheduleSize(stages=1, chunks=1, micro_batches=1)):
+        for found in self.problems(ScheduleSize(stages=1, chunks=1, num_micro_batches=1)):
             if not isinstance(found, Problem):
                 raise TypeError(f"schedule {self.name}: problems gives a Problem each, not {type(found).__name__}")
 

@@ -15,7 +15,7 @@ from mla_cost.mesh.layout_string import parse_layout
 class Parallel(NamedTuple):
     """Degrees of parallelism, and how a pipeline runs.
 
-    etp: tensor parallel degree of routed experts (Megatron's default is tp). micro_batches: per optimizer step and
+    etp: tensor parallel degree of routed experts (Megatron's default is tp). num_micro_batches: per optimizer step and
     data rank. virtual_stages: chunks of layers that a stage holds. group_size: micro-batches that visit a chunk before
     the next one's turn (default pp). layout: Megatron's layout string; first_layers, last_layers: layers of the first
     and last stage where they differ from the others. schedule: the order of passes, None for the usual one.
@@ -27,7 +27,7 @@ class Parallel(NamedTuple):
     ep: int = 1
     etp: int = 1
     dp: int = 1
-    micro_batches: int = 1
+    num_micro_batches: int = 1
     virtual_stages: int = 1
     group_size: int | None = None
     layout: str | None = None

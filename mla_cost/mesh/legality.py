@@ -32,7 +32,7 @@ class Shape(NamedTuple):
     seq_len: int | None = None
     megatron_sp: bool = True
     global_batch: int | None = None
-    micro_batch: int = 1
+    micro_batch_size: int = 1
 
 
 def problems(parallel: Parallel, shape: Shape) -> tuple[Problem, ...]:
@@ -119,13 +119,13 @@ def _sequence(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
 def _batch(parallel: Parallel, shape: Shape) -> Iterator[Problem]:
     if shape.global_batch is None:
         return
-    per_step = shape.micro_batch * parallel.dp
-    made = per_step * parallel.micro_batches
+    per_step = shape.micro_batch_size * parallel.dp
+    made = per_step * parallel.num_micro_batches
     if made == shape.global_batch:
         return
     message = (
-        f"micro_batch {shape.micro_batch} x dp {parallel.dp} x micro_batches {parallel.micro_batches} = {made}, "
-        f"but global_batch is {shape.global_batch}"
+        f"micro_batch {shape.micro_batch_size} x dp {parallel.dp} x micro_batches {parallel.num_micro_batches} "
+        f"= {made}, but global_batch is {shape.global_batch}"
     )
     if shape.global_batch % per_step:
         above = round_up(shape.global_batch, per_step)

@@ -31,13 +31,13 @@ def schedule_of(parallel: Parallel) -> Schedule:
 
 def size_of(parallel: Parallel) -> ScheduleSize:
     """What a schedule is asked for."""
-    return ScheduleSize(parallel.pp, parallel.chunks, parallel.micro_batches, parallel.group_size)
+    return ScheduleSize(parallel.pp, parallel.chunks, parallel.num_micro_batches, parallel.group_size)
 
 
 def enough(parallel: Parallel) -> Parallel:
     """The same pipeline with no more micro-batches than its schedule tells apart: stages keep and run as much."""
-    most = parallel.pp if schedule_of(parallel).fills else parallel.micro_batches
-    return parallel._replace(micro_batches=min(parallel.micro_batches, most))
+    most = parallel.pp if schedule_of(parallel).fills else parallel.num_micro_batches
+    return parallel._replace(num_micro_batches=min(parallel.num_micro_batches, most))
 
 
 def passes_in_order(parallel: Parallel, stage: int) -> Iterator[ScheduledPass]:
@@ -61,7 +61,7 @@ def idle(parallel: Parallel) -> tuple[int, int]:
     """Slots in which a stage waits, and those that the schedule takes, were all passes alike."""
     size = size_of(parallel)
     taken = _length(schedule_of(parallel), size)
-    return taken - 2 * size.chunks * size.micro_batches, taken
+    return taken - 2 * size.chunks * size.num_micro_batches, taken
 
 
 @lru_cache(maxsize=4096)

@@ -162,16 +162,16 @@ def _one_key(scheme: Scheme, form: str) -> str:
     )
 
 
-def symbol_values(model: ModelConfig, settings: PlanSettings) -> dict[str, int]:
-    """S, P, b, n and the widths."""
+def symbol_values(model: Any, settings: Any) -> dict[str, Any]:
+    """S, P, b, n and the widths of a model and settings, whose numbers may be arrays."""
     dims = model.dims
     return {
         "S": settings.seq_len,
         "P": settings.sp,
         "b": settings.micro_batch,
-        "n": dims.heads // settings.tp,
+        "n": floor_divide(dims.heads, settings.tp),
         "h": dims.hidden,
-        "d_q": dims.q_lora_rank or 0,
+        "d_q": 0 if dims.q_lora_rank is None else dims.q_lora_rank,
         "d_c": dims.kv_lora_rank,
         "k": dims.qk_nope_head_dim,
         "r": dims.qk_rope_head_dim,

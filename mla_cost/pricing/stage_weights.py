@@ -176,4 +176,4 @@ def _values(model: ModelConfig, asked: WeightsAsked) -> dict[str, int]:
     """The sizes of weights at these degrees: of the shortest sequence that tp divides."""
     degrees = {name: getattr(asked, name) for name in ("tp", "ep", "etp", "vocab_multiple")}
     least = SimpleNamespace(seq_len=asked.tp, sp=1, micro_batch=1, loss_chunks=1, **degrees)
-    return base_values({**symbol_values(model, least), **layer_sizes(model, least)}, heads_divided=False)  # type: ignore[arg-type]  # it has what they read
+    return base_values({**symbol_values(model, least), **layer_sizes(model, least)}, heads_divided=False)

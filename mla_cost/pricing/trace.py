@@ -70,7 +70,7 @@ def step_trace(model: ModelConfig, device: DeviceConfig | None, form: str, setti
     whole = times.one_step(model, chosen, costs, communications(model, costs, chosen), how)
     parallel = parallel_of(chosen)
     size = size_of(parallel)
-    if 2 * size.stages * size.chunks * size.micro_batches > MOST_PASSES:
+    if 2 * size.stages * size.chunks * size.num_micro_batches > MOST_PASSES:
         allowed = f"at most {MOST_PASSES // (2 * size.stages * size.chunks)} micro-batches here"
         raise InputError("more passes than a viewer takes", field="micro_batches", allowed=allowed)
     passes = step.runs(

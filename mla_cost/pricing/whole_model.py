@@ -156,7 +156,7 @@ def parallel_of(settings: PlanSettings) -> Parallel:
         ep=settings.ep,
         etp=settings.etp,
         dp=settings.dp,
-        micro_batches=settings.micro_batches,
+        num_micro_batches=settings.micro_batches,
         virtual_stages=settings.virtual_stages,
         group_size=settings.micro_batch_group,
         layout=settings.pipeline_layout,
@@ -254,7 +254,7 @@ def require_legal(model: ModelConfig, settings: PlanSettings) -> None:
     if unpriced is not None:
         raise Illegal(unpriced)
     keeping = state_settings(settings)
-    shape = shape_of(model, keeping, seq_len=settings.seq_len, micro_batch=settings.micro_batch)
+    shape = shape_of(model, keeping, seq_len=settings.seq_len, micro_batch_size=settings.micro_batch)
     require_profile(settings)  # before degrees, whose way out could be one that a dispatcher refuses
     parallel = parallel_of(settings)
     wrong = [*(problem.text for problem in problems(parallel, shape)), sharding_problem(parallel, keeping)]

@@ -324,7 +324,7 @@ class _Held:
         for pp in self.choices["pp"]:
             laid_out = self._stages(pp)
             for flight in range(1, pp + 1):
-                parallel = Parallel(pp=pp, micro_batches=flight)
+                parallel = Parallel(pp=pp, num_micro_batches=flight)
                 each = [stage_rows(self.names, self.places, parallel, at, it) for at, it in enumerate(laid_out)]
                 stages = [
                     [

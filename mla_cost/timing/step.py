@@ -133,12 +133,12 @@ def from_shorter(size: ScheduleSize, ends: Callable[[ScheduleSize], Any]) -> Any
     say what each further one adds.
     """
     turn = size.stages * max(1, ceil_divide(size.group or size.stages, size.stages))
-    if size.micro_batches <= 8 * turn:
+    if size.num_micro_batches <= 8 * turn:
         return ends(size)
-    left = size.micro_batches % turn
-    short, longer = (size._replace(micro_batches=times * turn + left) for times in (4, 6))
+    left = size.num_micro_batches % turn
+    short, longer = (size._replace(num_micro_batches=times * turn + left) for times in (4, 6))
     first, second = ends(short), ends(longer)
-    more = (size.micro_batches - longer.micro_batches) / (longer.micro_batches - short.micro_batches)
+    more = (size.num_micro_batches - longer.num_micro_batches) / (longer.num_micro_batches - short.num_micro_batches)
     return second + more * (second - first)
 
 

@@ -69,7 +69,7 @@ def _synchronised(held: RankParameters, parallel: Parallel, settings: StateSetti
             if send.again and not settings.given_back:
                 continue
             found = _sent(send, flat, parallel, settings)
-            calls = send.times * (parallel.micro_batches if send.calls == "micro-batch" else 1)
+            calls = send.times * (parallel.num_micro_batches if send.calls == "micro-batch" else 1)
             yield found._replace(calls=calls)
 
 

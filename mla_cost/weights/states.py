@@ -131,7 +131,7 @@ def shape_of(
     settings: StateSettings = DEFAULTS,
     *,
     seq_len: int | None = None,
-    micro_batch: int = 1,
+    micro_batch_size: int = 1,
     global_batch: int | None = None,
 ) -> Shape:
     """What the degrees have to divide for `config`, for `mla_cost.mesh.legality.problems`; None asks nothing."""
@@ -149,7 +149,7 @@ def shape_of(
         seq_len=seq_len,
         megatron_sp=settings.megatron_sp,
         global_batch=global_batch,
-        micro_batch=micro_batch,
+        micro_batch_size=micro_batch_size,
     )
 
 

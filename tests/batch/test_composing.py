@@ -274,13 +274,13 @@ def test_bad_columns_are_told(columns, words):
 def test_a_stage_is_dropped_only_where_an_earlier_one_covers_it():
     """Without virtual stages the first of equal stages has most micro-batches in flight."""
     names = Names(catalog.model("deepseek-v3"), "reference")
-    deep = pipeline(names, Parallel(pp=61, micro_batches=1000))
+    deep = pipeline(names, Parallel(pp=61, num_micro_batches=1000))
     assert [stage.stage for stage in deep.stages] == [0, 1, 3, 60]  # embedding, dense, experts, loss and MTP
     assert len(pipeline(names, Parallel()).stages) == 1
 
 
 @pytest.mark.parametrize(
-    "parallel", [Parallel(pp=3, micro_batches=30), Parallel(pp=3, virtual_stages=3, micro_batches=30)]
+    "parallel", [Parallel(pp=3, num_micro_batches=30), Parallel(pp=3, virtual_stages=3, num_micro_batches=30)]
 )
 def test_rows_of_a_stage_are_the_moments_of_its_schedule(parallel):
     """With one number in place of each layer's bytes, the largest row is what `activations` finds."""

@@ -45,7 +45,7 @@ def test_every_pass_runs_once_in_an_order_that_ends(name: str, size: ScheduleSiz
         for stage in range(size.stages)
         for kind in PassKind
         for chunk in range(size.chunks)
-        for m in range(size.micro_batches)
+        for m in range(size.num_micro_batches)
     }
     assert Counter((row.stage, *row[2:]) for row in rows) == Counter(everything)
     slot = {(row.stage, ScheduledPass(*row[2:])): row.slot for row in rows}

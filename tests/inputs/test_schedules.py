@@ -41,7 +41,9 @@ def listed(rows: list[ScheduleRow]) -> list[Any]:
 def test_a_schedule_written_out_as_its_table_is_that_schedule(tmp_path: Path, name: str, size: ScheduleSize) -> None:
     declared = SCHEDULES[name]
     found = schedules.find(written(tmp_path, sorted(listed(table(declared, size)))))
-    parallel = Parallel(pp=size.stages, virtual_stages=size.chunks, micro_batches=size.micro_batches, schedule=found)
+    parallel = Parallel(
+        pp=size.stages, virtual_stages=size.chunks, num_micro_batches=size.num_micro_batches, schedule=found
+    )
     known = parallel._replace(schedule=declared)
     for stage in range(size.stages):
         assert list(passes_in_order(parallel, stage)) == list(passes_in_order(known, stage))

@@ -145,3 +145,22 @@ def test_an_axis_takes_counts_of_tokens():
     assert values_of("seq_len", "8k,1e4") == [8192, 10_000]
     assert list(values_of("seq_len", "4k..6k+1k")) == [4096, 5120, 6144]
     assert values_of("seq_len", ["8k", 5]) == [8192, 5]
+
+
+def test_a_setting_has_its_other_names_everywhere(tmp_path):
+    from mla_cost.studies.sweep.axes import axes_of
+
+    for row in TABLE.values():
+        for name in row.also:
+            asked = int(row.example)
+            file = tmp_path / "plan.yaml"
+            file.write_text(f"scope: model\n{name}: {asked}\n", encoding="utf-8")
+            assert f"--{name.replace('_', '-')}" in row.flags
+            by_set = plan_files.settings(None, {}, plan_files.assignments([f"{name}={asked}"]), {})
+            by_file = plan_files.settings(file, {}, {}, {})
+            by_python = validated(PlanSettings, {"scope": "model", name: asked})
+            assert [getattr(each, row.name) for each in (by_set, by_file, by_python)] == [asked] * 3
+            assert [axis.name for axis in axes_of(by_file, {name: [asked]})] == [row.name]
+            with pytest.raises(InputError, match=f"stated twice: {row.name} is the same setting"):
+                validated(PlanSettings, {row.name: asked, name: asked})
+    assert {name for row in TABLE.values() for name in row.also} == {"micro_batch_size", "num_micro_batches"}

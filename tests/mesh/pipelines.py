@@ -15,4 +15,4 @@ def pipelines(draw: st.DrawFn) -> Parallel:
     g = draw(st.integers(p, 2 * p))
     rest = draw(st.sampled_from([0, *range(p, g)]))
     m = draw(st.integers(1, 4)) * g + rest
-    return Parallel(pp=p, virtual_stages=v if p > 1 else 1, group_size=g, micro_batches=m)
+    return Parallel(pp=p, virtual_stages=v if p > 1 else 1, group_size=g, num_micro_batches=m)

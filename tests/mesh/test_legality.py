@@ -10,7 +10,7 @@ from mla_cost.mesh.legality import Shape, problems
 from mla_cost.mesh.placement import Chunk, stages
 from mla_cost.mesh.schedule import PassInFlight, in_flight, worst_passes
 
-GOLDEN = Parallel(tp=2, pp=4, ep=16, dp=8, micro_batches=64, layout="Et*2|(tt|)*5t|tmL")
+GOLDEN = Parallel(tp=2, pp=4, ep=16, dp=8, num_micro_batches=64, layout="Et*2|(tt|)*5t|tmL")
 GOLDEN_SHAPE = Shape(
     heads=128, num_layers=14, ffn=18432, moe_ffn=2048, shared_ffn=2048, num_experts=64, num_mtp=1, seq_len=4096,
     global_batch=512,
@@ -28,7 +28,7 @@ def test_the_golden_run_is_legal_and_laid_out_as_megatron_does() -> None:
 
 
 def test_the_published_deepseek_v3_layout_has_61_layers_on_16_stages() -> None:
-    published = Parallel(pp=16, ep=64, dp=128, micro_batches=120, layout="Et*3|(tttt|)*14ttmL")
+    published = Parallel(pp=16, ep=64, dp=128, num_micro_batches=120, layout="Et*3|(tttt|)*14ttmL")
     shape = GOLDEN_SHAPE._replace(num_layers=61, num_experts=256, global_batch=15360)
     assert problems(published, shape) == ()
     assert (published.world, published.expert_dp) == (2048, 2)
@@ -38,7 +38,7 @@ def test_the_published_deepseek_v3_layout_has_61_layers_on_16_stages() -> None:
 def test_a_layout_of_more_parts_than_are_priced_is_refused() -> None:
     def refused(parts: int) -> list[str]:
         layout = f"Et*4{'|' * (parts - 1)}L"
-        parallel = Parallel(pp=2, ep=1, micro_batches=8, layout=layout)
+        parallel = Parallel(pp=2, ep=1, num_micro_batches=8, layout=layout)
         return [problem.text for problem in problems(parallel, Shape(heads=4, num_layers=4))]
 
     assert refused(1024) == []
@@ -56,8 +56,8 @@ def test_a_layout_of_more_parts_than_are_priced_is_refused() -> None:
         ({}, {"seq_len": 4095}, "seq_len 4095 does not split over sp 1 x tp 2; change seq_len to 4096 or 4094"),
         ({}, {"global_batch": 256}, "= 512, but global_batch is 256; change micro_batches to 32"),
         ({}, {"global_batch": 500}, "change global_batch to 504 and micro_batches to match"),
-        ({"micro_batches": 2}, {"global_batch": None}, "change micro_batches to 4 or more"),
-        ({"micro_batches": 6}, {"global_batch": None}, "holds 2, fewer than pp 4; change micro_batches to 4 or 8"),
+        ({"num_micro_batches": 2}, {"global_batch": None}, "change micro_batches to 4 or more"),
+        ({"num_micro_batches": 6}, {"global_batch": None}, "holds 2, fewer than pp 4; change micro_batches to 4 or 8"),
         ({"group_size": 3}, {}, "micro_batch_group 3 is below pp 4; change micro_batch_group to 4 or more"),
         ({"layout": None, "group_size": 4}, {}, "only an interleaved schedule has groups of micro-batches, and"),
         ({"pp": 3}, {}, "pipeline_layout has 8 parts, which pp 3 does not divide; change pp to 2 or add parts"),

@@ -25,7 +25,7 @@ def test_stages_hold_every_layer_once_in_order(parallel: Parallel, each: int, nu
 def test_uneven_ends() -> None:
     uneven = Parallel(pp=4, first_layers=3, last_layers=2)
     assert [stage[0].num_layers for stage in stages(uneven, 13)] == [3, 4, 4, 2]
-    interleaved = Parallel(pp=3, virtual_stages=2, micro_batches=3, last_layers=2)
+    interleaved = Parallel(pp=3, virtual_stages=2, num_micro_batches=3, last_layers=2)
     assert [[chunk.num_layers for chunk in stage] for stage in stages(interleaved, 10)] == [[2, 2], [2, 2], [1, 1]]
     assert [chunk.first for stage in stages(interleaved, 10) for chunk in stage] == [0, 5, 2, 7, 4, 9]
 

@@ -19,7 +19,7 @@ FORWARD, BACKWARD = PassKind
 
 @given(pipelines())
 def test_in_flight_is_megatrons_warm_up_plus_one(parallel: Parallel) -> None:
-    p, m, v, g = parallel.pp, parallel.micro_batches, parallel.virtual_stages, parallel.group
+    p, m, v, g = parallel.pp, parallel.num_micro_batches, parallel.virtual_stages, parallel.group
     for stage in range(p):
         kept = in_flight(parallel, stage)
         warm_up = p - stage - 1 if v == 1 else 2 * (p - stage - 1) + (v - 1) * g
@@ -30,7 +30,7 @@ def test_in_flight_is_megatrons_warm_up_plus_one(parallel: Parallel) -> None:
 
 @given(pipelines())
 def test_the_schedule_does_every_pass_once_forward_first(parallel: Parallel) -> None:
-    everything = {(chunk, m) for chunk in range(parallel.virtual_stages) for m in range(parallel.micro_batches)}
+    everything = {(chunk, m) for chunk in range(parallel.virtual_stages) for m in range(parallel.num_micro_batches)}
     for stage in range(parallel.pp):
         open_passes: set[tuple[int, int]] = set()
         done: Counter[tuple[int, int]] = Counter()
@@ -54,7 +54,7 @@ def test_the_worst_passes_hold_the_worst_of_the_whole_schedule(parallel: Paralle
     def kept(at: PassInFlight) -> int:
         return sum(map(int.__mul__, at.beside, bytes_of))
 
-    longer = parallel._replace(micro_batches=parallel.micro_batches + 12 * parallel.group)
+    longer = parallel._replace(num_micro_batches=parallel.num_micro_batches + 12 * parallel.group)
     for stage in range(parallel.pp):
         whole, worst = set(passes(longer, stage)), worst_passes(longer, stage)
         assert whole.issuperset(worst)
@@ -70,7 +70,7 @@ def test_a_million_micro_batches_in_one_group_are_followed_by_their_runs() -> No
     Then chunk 2 goes forward and back by turns until all are through it.
     """
     m = 10**6
-    found = worst_passes(Parallel(pp=3, virtual_stages=3, micro_batches=m, group_size=m), 0)
+    found = worst_passes(Parallel(pp=3, virtual_stages=3, num_micro_batches=m, group_size=m), 0)
     assert [at for at in found if at.kind is FORWARD] == [
         PassInFlight(FORWARD, 0, (m - 1, 0, 0)),
         PassInFlight(FORWARD, 1, (m, m - 1, 0)),
@@ -90,7 +90,7 @@ def covers(other: PassInFlight, at: PassInFlight) -> bool:
 
 def test_interleaved_passes_of_the_last_of_two_stages() -> None:
     """Typed from the schedule of two micro-batches: chunk 0 never goes back while chunk 1 keeps anything."""
-    two = Parallel(pp=2, virtual_stages=2, micro_batches=2)
+    two = Parallel(pp=2, virtual_stages=2, num_micro_batches=2)
     assert [tuple(at) for at in passes(two, 1)] == [
         (FORWARD, 0, (0, 0)),
         (FORWARD, 0, (1, 0)),
@@ -130,7 +130,7 @@ def turns(chunks: int) -> st.SearchStrategy[Turn | Repeat]:
 def test_ends_of_repeats_hold_the_worst_of_any_word(word: list[Turn | Repeat], bytes_of: list[int]) -> None:
     """Counts may fall below 0 here: it is the arithmetic that is tried, of words that no schedule would be."""
     made_up = Schedule("made up", "", "", lambda *_: word, lambda _: iter(()))
-    parallel = Parallel(pp=2, virtual_stages=3, micro_batches=3, schedule=made_up)
+    parallel = Parallel(pp=2, virtual_stages=3, num_micro_batches=3, schedule=made_up)
     found: dict[tuple[PassKind, int], int] = {}
     for at in worst_passes(parallel, 0):
         beside = sum(count * size for count, size in zip(at.beside, bytes_of, strict=True))
@@ -155,7 +155,7 @@ def test_every_schedule_is_worst_where_walking_says(name: str, parallel: Paralle
 
 def test_gpipe_keeps_every_micro_batch_of_a_step() -> None:
     for m in (1, 5, 10**6):
-        parallel = Parallel(pp=3, micro_batches=m, schedule=SCHEDULES["gpipe"])
+        parallel = Parallel(pp=3, num_micro_batches=m, schedule=SCHEDULES["gpipe"])
         for stage in range(3):
             assert in_flight(parallel, stage) == m
             assert worst_passes(parallel, stage) == tuple(PassInFlight(kind, 0, (m - 1,)) for kind in PassKind)
@@ -172,5 +172,5 @@ def test_what_a_schedule_does_not_tell_apart_is_the_same(parallel: Parallel) -> 
 def test_stages_wait_as_long_as_the_way_there_and_back(parallel: Parallel) -> None:
     """The usual bubble, (p - 1) / (v m + p - 1) of the slots, is what the walked table has (tests/declared)."""
     waits, taken = idle(parallel)
-    p, m, v = parallel.pp, parallel.micro_batches, parallel.chunks
+    p, m, v = parallel.pp, parallel.num_micro_batches, parallel.chunks
     assert waits * (v * m + p - 1) == taken * (p - 1)

@@ -14,7 +14,7 @@ from mla_cost.mesh.schedule import passes
 from mla_cost.pricing.stage import ChunkCost, Part, activations, during
 from mla_cost.results import columns
 
-TWO = Parallel(pp=2, virtual_stages=2, micro_batches=2)
+TWO = Parallel(pp=2, virtual_stages=2, num_micro_batches=2)
 
 
 def chunk(kept: int, forward: int, backward: int) -> ChunkCost:
@@ -34,13 +34,13 @@ def test_a_chunk_works_beside_what_the_schedule_keeps_then() -> None:
 
 def test_many_micro_batches_cost_what_some_do() -> None:
     chunks = [chunk(10, 12, 100), chunk(50, 60, 55), chunk(7, 80, 90)]
-    few, many = (Parallel(pp=4, virtual_stages=3, micro_batches=m) for m in (40, 10_000))
+    few, many = (Parallel(pp=4, virtual_stages=3, num_micro_batches=m) for m in (40, 10_000))
     for stage in range(4):
         assert activations(few, stage, chunks) == activations(many, stage, chunks)
 
 
 def test_a_stage_without_layers_works_on_nothing() -> None:
-    worst = activations(Parallel(pp=2, micro_batches=2), 0, [ChunkCost((), 0, None, None)])
+    worst = activations(Parallel(pp=2, num_micro_batches=2), 0, [ChunkCost((), 0, None, None)])
     assert (worst.bytes, worst.where) == (0, "")
 
 
@@ -65,6 +65,6 @@ def test_rows_of_plans_tell_scope_and_profile():
 def test_the_worst_event_is_that_of_every_pass_walked(name: str, stage: int) -> None:
     chunks = [chunk(10, 12, 100), chunk(50, 60, 55)][: 2 if name == "interleaved" else 1]
     for m in (3, 6, 30):
-        parallel = Parallel(pp=3, virtual_stages=len(chunks), micro_batches=m, schedule=SCHEDULES[name])
+        parallel = Parallel(pp=3, virtual_stages=len(chunks), num_micro_batches=m, schedule=SCHEDULES[name])
         every = [during(at, chunks) for at in passes(parallel, stage)]
         assert activations(parallel, stage, chunks).bytes == max(event.bytes for event in every)

@@ -16,10 +16,10 @@ ASKED: dict[str, Any] = {"model": "deepseek-v2-lite", "device": "h200-141gb", "f
 
 def by_twos(size: ScheduleSize, stage: int) -> Iterator[Turn | Repeat]:
     """Two steps ahead of 1F1B: p - i + 1 forwards first, then a backward and a forward in turn."""
-    ahead = min(size.micro_batches, size.stages - stage + 1)
+    ahead = min(size.num_micro_batches, size.stages - stage + 1)
     forward, backward = (Turn(kind) for kind in PassKind)
     yield Repeat(ahead, (forward,))
-    yield Repeat(size.micro_batches - ahead, (backward, forward))
+    yield Repeat(size.num_micro_batches - ahead, (backward, forward))
     yield Repeat(ahead, (backward,))
 
 

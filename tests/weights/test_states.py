@@ -30,7 +30,7 @@ V3 = catalog.model("deepseek-v3")
 PROXY = V3.model_copy(
     update={"name": "proxy", "num_layers": 14, "num_mla_layers": 14, "num_routed_experts": 64, "vocab_size": 256_000}
 )
-GOLDEN = Parallel(tp=2, pp=4, ep=16, dp=8, micro_batches=64, layout="Et*2|(tt|)*5t|tmL")
+GOLDEN = Parallel(tp=2, pp=4, ep=16, dp=8, num_micro_batches=64, layout="Et*2|(tt|)*5t|tmL")
 
 
 def held_by(
@@ -273,7 +273,7 @@ def test_fp32_weights_are_their_own_masters_but_zero_clones_them(sharding: str, 
 
 
 def test_collectives_of_the_step_written_out() -> None:
-    parallel = Parallel(tp=2, sp=2, dp=4, ep=4, micro_batches=5)
+    parallel = Parallel(tp=2, sp=2, dp=4, ep=4, num_micro_batches=5)
     held = plain(8 * 128, 4 * 128)._replace(tp_summed=10)
     assert (parallel.dense_dp, parallel.expert_dp) == (8, 4)
     sent = {(it.kind, it.axis): it for it in step_collectives(held, parallel)}
@@ -305,7 +305,7 @@ def test_collectives_of_the_step_written_out() -> None:
 def test_deepspeed_all_reduces_gradients_in_the_weights_dtype(
     sharding: str, gradient_dtype: str, sp: int, width: int, calls: int
 ) -> None:
-    parallel = Parallel(sp=sp, dp=8 // sp, ep=2, micro_batches=5)
+    parallel = Parallel(sp=sp, dp=8 // sp, ep=2, num_micro_batches=5)
     settings = StateSettings(sharding=sharding, gradient_dtype=gradient_dtype)
     sent = {(it.kind, it.axis): it for it in step_collectives(plain(1024, 512), parallel, settings)}
     assert set(sent) == {(kind, axis) for kind in ("all_reduce", "all_gather") for axis in ("dp x sp", "expert_dp")}
@@ -318,7 +318,7 @@ def test_deepspeed_all_reduces_gradients_in_the_weights_dtype(
 # DeepSpeed at 38327e07, zero/stage_1_and_2.py:1126-1149 and 1490-1521: each slice of a bucket is reduced to its owner
 def test_gradients_that_are_reduced_to_their_owners_are_sent_but_for_a_ranks_own() -> None:
     settings = StateSettings(sharding="zero2", gradient_dtype="bf16", to_owners=True)
-    sent = step_collectives(plain(1001, 3), Parallel(dp=8, ep=2, micro_batches=5), settings)
+    sent = step_collectives(plain(1001, 3), Parallel(dp=8, ep=2, num_micro_batches=5), settings)
     reduced = {it.axis: it for it in sent if it.kind == "reduce"}
     # parts of 126 (1008 in all): the last rank owns 119 and sends the 882 of the others
     assert reduced["dp x sp"][3:7] == (8, 5, 2 * 1001, 2 * 7 * 126)

@@ -39,7 +39,7 @@ class PipelineSpec:
     layers: Spec
     parts: tuple[tuple[str, ...], ...]
     stages: int
-    micro_batches: int
+    num_micro_batches: int
     order: str = "megatron"
 
     def __post_init__(self) -> None:
@@ -48,8 +48,8 @@ class PipelineSpec:
             raise ValueError(f"no order {self.order} of {self.chunks} chunks")
         if len(self.parts) % self.stages:
             raise ValueError(f"{self.stages} stages do not divide {len(self.parts)} parts")
-        if self.chunks > 1 and self.micro_batches % self.stages:
-            raise ValueError(f"interleaved, {self.micro_batches} micro-batches do not fill {self.stages} stages")
+        if self.chunks > 1 and self.num_micro_batches % self.stages:
+            raise ValueError(f"interleaved, {self.num_micro_batches} micro-batches do not fill {self.stages} stages")
 
     @property
     def chunks(self) -> int:
@@ -77,7 +77,7 @@ def passes(pipeline: PipelineSpec, stage: int) -> Iterator[Pass]:
     """
     if pipeline.order == "gpipe":
         for forward in (True, False):
-            yield from (Pass(forward, 0, micro_batch) for micro_batch in range(pipeline.micro_batches))
+            yield from (Pass(forward, 0, micro_batch) for micro_batch in range(pipeline.num_micro_batches))
     else:
         yield from _megatron(pipeline, stage)
 
@@ -88,7 +88,7 @@ def _megatron(pipeline: PipelineSpec, stage: int) -> Iterator[Pass]:
     As `forward_backward_pipelining_without_interleaving` and `.._with_interleaving` of Megatron-Core at d98e8a64 order
     it (pipeline_parallel/schedules.py), with groups of as many micro-batches as there are stages.
     """
-    p, v, m = pipeline.stages, pipeline.chunks, pipeline.micro_batches
+    p, v, m = pipeline.stages, pipeline.chunks, pipeline.num_micro_batches
     group = p if v > 1 else m
     order = [
         (chunk, first + micro_batch)
@@ -263,7 +263,7 @@ class StageModule:
             x.requires_grad_()
         y: Tensor = self.chunks[own.chunk](x)
         if not y.dim():
-            y = y / self.pipeline.micro_batches
+            y = y / self.pipeline.num_micro_batches
             self.losses.append(y.detach())
         self._in_flight[own.chunk].append((x, get_gradient_edge(y)))
         return y.detach() if y.dim() else None
@@ -304,7 +304,7 @@ class StageModule:
     def _tag(self, message: Message) -> int:
         """A number of its own for every message: two stages exchange them out of order."""
         place = message.source * len(self.pipeline.parts) + message.target
-        return place * self.pipeline.micro_batches + message.micro_batch
+        return place * self.pipeline.num_micro_batches + message.micro_batch
 
     def _empty(self) -> Tensor:
         spec = self.pipeline.layers

@@ -39,7 +39,7 @@ def run_alone(pipeline: PipelineSpec, seed: int = 0) -> PipelineRun:
             part.read(ids)
             x = part(x)
         assert x is not None
-        loss = x / pipeline.micro_batches
+        loss = x / pipeline.num_micro_batches
         loss.backward()
         losses.append(loss.detach())
     names = [name for name, _ in model.named_parameters()]
@@ -108,5 +108,5 @@ def _tokens(pipeline: PipelineSpec, seed: int) -> list[list[Tensor]]:
     spec, generator = pipeline.layers, torch.Generator().manual_seed(seed + 1)
     ahead = 1 + sum(name.startswith(MTP) for part in pipeline.parts for name in part)
     shape = (spec.seq_len + ahead, spec.micro_batch)
-    found = (torch.randint(spec.vocab, shape, generator=generator) for _ in range(pipeline.micro_batches))
+    found = (torch.randint(spec.vocab, shape, generator=generator) for _ in range(pipeline.num_micro_batches))
     return [[ids[k : k + spec.seq_len] for k in range(ahead + 1)] for ids in found]

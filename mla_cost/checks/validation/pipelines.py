@@ -86,7 +86,7 @@ def name(pipeline: PipelineSpec) -> str:
     """A cell in words."""
     parts = " | ".join(" ".join(part) for part in pipeline.parts)
     order = "" if pipeline.order == ORDERS[0] else f", {pipeline.order}"
-    return f"{cell_name(pipeline.layers)}: {parts}, {pipeline.micro_batches} micro-batches{order}"
+    return f"{cell_name(pipeline.layers)}: {parts}, {pipeline.num_micro_batches} micro-batches{order}"
 
 
 def _stated(pipeline: PipelineSpec, stage: int) -> bool:
@@ -108,7 +108,7 @@ def model_side(
         pp=pipeline.stages,
         ep=pipeline.layers.ep,
         dp=dp,
-        micro_batches=pipeline.micro_batches,
+        num_micro_batches=pipeline.num_micro_batches,
         schedule=SCHEDULES.get(pipeline.order),
         layout="|".join("".join(LETTERS.get(layer, "m") for layer in part) for part in pipeline.parts),
     )

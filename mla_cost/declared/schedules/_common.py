@@ -24,4 +24,4 @@ def one_chunk(name: str) -> Callable[[ScheduleSize], Iterator[Problem]]:
 
 def slots(size: ScheduleSize) -> int:
     """Slots of a step that only waits on the way to the last stage and back: its passes, and the others' way twice."""
-    return 2 * (size.chunks * size.micro_batches + size.stages - 1)
+    return 2 * (size.chunks * size.num_micro_batches + size.stages - 1)

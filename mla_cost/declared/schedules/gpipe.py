@@ -11,8 +11,8 @@ from mla_cost.language.schedule import PassKind, Repeat, Schedule, ScheduleSize,
 def word(size: ScheduleSize, stage: int) -> Iterator[Repeat]:
     """All forwards, then all backwards, on every stage alike."""
     del stage
-    yield Repeat(size.micro_batches, (Turn(PassKind.FORWARD),))
-    yield Repeat(size.micro_batches, (Turn(PassKind.BACKWARD),))
+    yield Repeat(size.num_micro_batches, (Turn(PassKind.FORWARD),))
+    yield Repeat(size.num_micro_batches, (Turn(PassKind.BACKWARD),))
 
 
 SCHEDULE = Schedule(

@@ -13,19 +13,19 @@ class _Visits:
     """The forwards of a stage in order: chunk by chunk for each group, the last group with what is left."""
 
     def __init__(self, size: ScheduleSize) -> None:
-        self.chunks, self.micro_batches, self.group = size.chunks, size.micro_batches, _group(size)
+        self.chunks, self.num_micro_batches, self.group = size.chunks, size.num_micro_batches, _group(size)
 
     @property
     def total(self) -> int:
         """Passes each way."""
-        return self.chunks * self.micro_batches
+        return self.chunks * self.num_micro_batches
 
     def at(self, step: int) -> tuple[int | None, int]:
         """The chunk of a forward by its number, and the number after its visit; no chunk outside all visits."""
         if not 0 <= step < self.total:
             return None, 0 if step < 0 else 2 * self.total
         group, inside = divmod(step, self.group * self.chunks)
-        members = min(self.group, self.micro_batches - group * self.group)
+        members = min(self.group, self.num_micro_batches - group * self.group)
         chunk, within = divmod(inside, members)
         return chunk, step - within + members
 
@@ -37,14 +37,14 @@ def _group(size: ScheduleSize) -> int:
 def warm_up(size: ScheduleSize, stage: int) -> int:
     """Forwards before the one that the first backward follows."""
     ahead = 2 * (size.stages - stage - 1) + (size.chunks - 1) * _group(size)
-    return min(size.chunks * size.micro_batches - 1, ahead)
+    return min(size.chunks * size.num_micro_batches - 1, ahead)
 
 
 def word(size: ScheduleSize, stage: int) -> Iterator[Repeat]:
     """Warm-up, pairs of a forward and a backward, cool-down; rounds in which all groups are full repeat."""
     visits, ramp = _Visits(size), warm_up(size, stage)
     one_round = visits.group * visits.chunks
-    whole = size.micro_batches // visits.group * one_round
+    whole = size.num_micro_batches // visits.group * one_round
     rounds = max(0, whole - ramp) // one_round
     yield from _aligned(visits, ramp, 0, ramp)
     yield Repeat(rounds, tuple(_aligned(visits, ramp, ramp, ramp + one_round)) if rounds else ())
@@ -64,7 +64,7 @@ def _aligned(visits: _Visits, ramp: int, start: int, end: int) -> Iterator[Repea
 
 def problems(size: ScheduleSize) -> Iterator[Problem]:
     """What Megatron's interleaved schedule asks of micro-batches and their groups."""
-    m, p, g = size.micro_batches, size.stages, _group(size)
+    m, p, g = size.num_micro_batches, size.stages, _group(size)
     if size.chunks == 1:
         message = "schedule interleaved lets chunks of a stage take turns, and virtual_stages is 1"
         yield Problem("schedule", message, "leave schedule out")

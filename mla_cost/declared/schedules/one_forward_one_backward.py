@@ -12,9 +12,9 @@ _FORWARD, _BACKWARD = Turn(PassKind.FORWARD), Turn(PassKind.BACKWARD)
 
 def word(size: ScheduleSize, stage: int) -> Iterator[Repeat]:
     """Warm-up, pairs, cool-down."""
-    ahead = min(size.micro_batches, size.stages - stage) - 1
+    ahead = min(size.num_micro_batches, size.stages - stage) - 1
     yield Repeat(ahead, (_FORWARD,))
-    yield Repeat(size.micro_batches - ahead, (_FORWARD, _BACKWARD))
+    yield Repeat(size.num_micro_batches - ahead, (_FORWARD, _BACKWARD))
     yield Repeat(ahead, (_BACKWARD,))
 
 

@@ -143,7 +143,9 @@ def _multiples(question: FitQuestion, degrees: _Degrees, most: int) -> Sequence[
 def least_micro_batches(question: FitQuestion, pp: int) -> int | None:
     """The fewest that fill a pipeline and leave its stages waiting no more than the question allows; None: none do."""
     parallel = parallel_of(question.settings)._replace(pp=pp, layout=None, first_layers=None, last_layers=None)
-    return _least_micro_batches(parallel._replace(tp=1, sp=1, ep=1, etp=1, dp=1, micro_batches=1), question.max_idle)
+    return _least_micro_batches(
+        parallel._replace(tp=1, sp=1, ep=1, etp=1, dp=1, num_micro_batches=1), question.max_idle
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -152,7 +154,7 @@ def _least_micro_batches(parallel: Parallel, max_idle: int) -> int | None:
     first = ceil_divide(parallel.pp, unit)
 
     def quick(groups: int) -> bool:
-        waits, slots = idle(parallel._replace(micro_batches=(first - 1 + groups) * unit))
+        waits, slots = idle(parallel._replace(num_micro_batches=(first - 1 + groups) * unit))
         return 100 * waits <= max_idle * slots
 
     last = next((first << doubled for doubled in range(MOST_DOUBLED) if quick(first << doubled)), 0)

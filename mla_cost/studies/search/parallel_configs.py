@@ -176,7 +176,7 @@ def _first_problem(question: SearchQuestion, mesh: Parallel) -> Problem | None:
         (Parallel(tp=mesh.tp), shape._replace(num_experts=0, moe_ffn=0, num_layers=0, seq_len=None, global_batch=None)),
         (Parallel(tp=mesh.tp, sp=mesh.sp), _NOTHING._replace(seq_len=shape.seq_len, megatron_sp=shape.megatron_sp)),
         (_pipeline(mesh), _NOTHING._replace(num_layers=shape.num_layers, num_mtp=shape.num_mtp)),
-        (Parallel(dp=mesh.dp, micro_batches=max(1, batch // mesh.dp)), _NOTHING._replace(global_batch=batch)),
+        (Parallel(dp=mesh.dp, num_micro_batches=max(1, batch // mesh.dp)), _NOTHING._replace(global_batch=batch)),
     )
     return next((wrong for parallel, of in asked if (wrong := _broken(parallel, of)) is not None), None)
 
@@ -187,7 +187,7 @@ def _over(axis: str, value: int, limit: int) -> Problem:
 
 def _pipeline(mesh: Parallel) -> Parallel:
     """The pipeline alone, with micro-batches enough for its schedule."""
-    return Parallel(pp=mesh.pp, virtual_stages=mesh.virtual_stages, layout=mesh.layout, micro_batches=mesh.pp)
+    return Parallel(pp=mesh.pp, virtual_stages=mesh.virtual_stages, layout=mesh.layout, num_micro_batches=mesh.pp)
 
 
 def _expert_problem(question: SearchQuestion, layout: Parallel) -> Problem | None:
@@ -214,8 +214,10 @@ def _batches(question: SearchQuestion, layout: Parallel, tally: Tally) -> Iterat
     sizes = question.axes.get("micro_batch") or tuple(divisors(share, share if most is None else most))
     for size in sizes:
         count = max(1, share // size)
-        asked = _pipeline(layout)._replace(micro_batches=count, dp=layout.dp, layout=None, schedule=_schedule(question))
-        wrong = _broken(asked, _NOTHING._replace(global_batch=batch, micro_batch=size))
+        asked = _pipeline(layout)._replace(
+            num_micro_batches=count, dp=layout.dp, layout=None, schedule=_schedule(question)
+        )
+        wrong = _broken(asked, _NOTHING._replace(global_batch=batch, micro_batch_size=size))
         if wrong is None:
             config = ParallelConfig(*_degrees(layout), layout.virtual_stages, layout.layout, size, count, *idle(asked))
             wrong = _too_idle(question, config)
@@ -268,6 +270,6 @@ def _listed(values: tuple[int, ...]) -> str:
 def _all_wrong(question: SearchQuestion, mesh: Parallel) -> tuple[str, ...]:
     limits, batch = question.options.limits(question.device), question.options.global_batch
     over = [_over(axis, getattr(mesh, axis), limit) for axis, limit in limits.items() if getattr(mesh, axis) > limit]
-    full = mesh._replace(micro_batches=max(1, batch // mesh.dp), schedule=_schedule(question))
+    full = mesh._replace(num_micro_batches=max(1, batch // mesh.dp), schedule=_schedule(question))
     rules = map(_of_search, problems(full, _shape(question)._replace(global_batch=batch)))
     return tuple(wrong.text for wrong in (*over, *rules))

@@ -108,7 +108,7 @@ def tables(space: Space, number: int) -> Iterator[Table]:
 def _table(space: Space, rows: Table, composed: Any) -> Table:
     at = {name: values[rows["config"]] for name, values in space.at.items()}
     rates, most = weights_of(space.question.device), composed.most
-    inside, between = split(rates, at, most.by_axis)
+    inside, between = split(rates, space.question.settings.axis_order, at, most.by_axis)
     return {
         **rows,
         **{name: at[name] for name in ("devices", "idle", "layout")},

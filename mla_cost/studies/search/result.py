@@ -14,6 +14,7 @@ from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
 from mla_cost.inputs.config import validated
 from mla_cost.inputs.settings import PlanSettings
+from mla_cost.inputs.table import by_own_names
 from mla_cost.pricing.unpriced import refusal
 from mla_cost.results import plain
 from mla_cost.studies.search.miss import miss_of
@@ -155,6 +156,7 @@ def search(
     >>> found.best.status, found.best.devices, found.best.seconds <= found.results[1].seconds
     ('fits', 8, True)
     """
+    settings = by_own_names(settings)
     asked = {name: settings.pop(name) for name in (*DEGREES, *CHOICES) if settings.get(name) is not None}
     own = {name: settings.pop(name) for name in Options.model_fields if name in settings}
     for name in CHOSEN:

@@ -3,10 +3,8 @@
 weight = (flops / peak + bytes inside a node / its links + bytes between nodes / theirs) / (1 - idle)
 
 Everything runs at the device file's peak figures, one thing after another, and a pipeline's idle share stretches all
-of it: an order, no prediction. A group of ranks that is wider than a node sends all of its bytes over the links between
-nodes, since the slowest link sets its pace. Ranks are laid out as Megatron-Core lays them out: tp innermost, then sp,
-then dp, pp outermost; experts etp, ep, then the rest (NVIDIA/Megatron-LM@d98e8a64 core/parallel_state.py,
-initialize_model_parallel, order "tp-cp-ep-dp-pp").
+of it: an order, no prediction. A group of ranks that spans nodes sends all of its bytes over the links between them,
+since the slowest link sets its pace. Where groups lie is `timing.placement`.
 """
 
 from __future__ import annotations
@@ -16,7 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from numpy.typing import NDArray
 
+from mla_cost.batch.points import DEGREES
 from mla_cost.inputs.config import DeviceConfig, Fact
+from mla_cost.mesh.degrees import Parallel
+from mla_cost.timing.placement import placement
 
 Column = NDArray[Any]
 FACTS: Final = ("peak_bf16_dense_tflops", "intra_node_gb_s", "inter_node_gb_s", "devices_per_node")
@@ -55,23 +56,15 @@ def sources(device: DeviceConfig) -> dict[str, str]:
     }
 
 
-def extents(at: Mapping[str, Column]) -> dict[str, Column]:
-    """Ranks from the first to the last of one group of each axis, by the order of ranks."""
-    stage = at["tp"] * at["sp"] * at["dp"]
-    return {
-        "tp": at["tp"],
-        "sp": at["tp"] * at["sp"],
-        "dp x sp": stage,
-        "pp": stage * at["pp"],
-        "etp": at["etp"],
-        "ep": at["etp"] * at["ep"],
-        "expert_dp": stage,
-    }
+def split(weights: Weights, order: str, at: Mapping[str, Column], sent: Mapping[str, Column]) -> tuple[Column, Column]:
+    """Bytes sent inside a node and between nodes.
 
-
-def split(weights: Weights, at: Mapping[str, Column], sent: Mapping[str, Column]) -> tuple[Column, Column]:
-    """Bytes sent inside a node and between nodes. at: degrees of each candidate; sent: bytes by axis."""
-    wide = {axis: extent > weights.node for axis, extent in extents(at).items()}
+    order: of axes over devices. at: degrees of each candidate; sent: bytes by axis.
+    """
+    each: Any = {name: at[name] for name in DEGREES}
+    degrees = Parallel(**each)
+    ranks, lie = degrees.communicators(experts=True), placement(degrees, order, weights.node)
+    wide = {axis: lie.of(axis, ranks[axis]).nodes > 1 for axis in sent}
     inside: Any = sum(amount * ~wide[axis] for axis, amount in sent.items())
     between: Any = sum(amount * wide[axis] for axis, amount in sent.items())
     return inside, between

@@ -8,10 +8,9 @@ import numpy as np
 
 from mla_cost.batch.matrices import Ints
 from mla_cost.batch.points import distinct
-from mla_cost.inputs.config import ModelConfig
 from mla_cost.inputs.settings import PlanSettings
 from mla_cost.pricing.automatic import DECIDING_WIDTHS, with_kernel
-from mla_cost.studies.sweep.grid import WIDTHS, Box, Choice, Grid
+from mla_cost.studies.sweep.grid import Box, Choice, Grid
 
 
 class Own(NamedTuple):
@@ -46,22 +45,20 @@ class Automatic:
         each = [
             tuple(int(width[at]) if isinstance(width, np.ndarray) else int(width) for width in widths) for at in first
         ]
+        numbers = [self._grid.index(choice, box, int(at)) for at in first]
         for at in range(len(self._grid.devices)):
-            own = [self._own(choice, at, combination) for combination in each]
+            own = [self._own(choice, at, widths, number) for widths, number in zip(each, numbers, strict=True)]
             for kernel in (kernels := dict.fromkeys(own)):
                 alone = len(kernels) == 1
                 mine = None if alone else np.flatnonzero(np.array([other == kernel for other in own])[which])
                 found.setdefault(kernel, {})[at] = mine
         return found
 
-    def _own(self, choice: Choice, at: int, widths: tuple[int, ...]) -> Own:
+    def _own(self, choice: Choice, at: int, widths: tuple[int, ...], index: int) -> Own:
+        """That of a device by place, and of all points with these widths, of which one has this number."""
         key = (choice.number, at, widths)
         if key not in self._known:
-            settings, _ = with_kernel(self._model(widths), self._grid.devices[at], choice.form, choice.settings)
+            form, model, _, settings = self._grid.point_settings(index)
+            settings, _ = with_kernel(model, self._grid.devices[at], form, settings)
             self._known[key] = Own(settings.kernel, settings.value_padding)
         return self._known[key]
-
-    def _model(self, widths: tuple[int, ...]) -> ModelConfig:
-        model = self._grid.models[0]
-        taken = {WIDTHS[symbol]: width for symbol, width in zip(DECIDING_WIDTHS, widths, strict=True)}
-        return model.model_copy(update={"dims": model.dims.model_copy(update=taken)})

@@ -19,7 +19,7 @@ from mla_cost.inputs.given import items
 from mla_cost.inputs.given import name as text_of
 from mla_cost.inputs.plan_files import assignments
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.inputs.table import BOTH, TABLE
+from mla_cost.inputs.table import BOTH, TABLE, own_name
 from mla_cost.pricing.automatic import AUTO
 from mla_cost.pricing.resolve import named, refuse_tensor_parallel
 
@@ -91,6 +91,7 @@ def _matches(name: str, pattern: str) -> list[str]:
 
 
 def _field(name: Any, scope: str) -> str:
+    name = own_name(name)
     if not isinstance(name, str):
         raise InputError("must be the name of a field", field="over", value=name, allowed=", ".join(FIELDS[scope]))
     fields = FIELDS[scope]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,26 +19,16 @@ from mla_cost.batch.matrices import Floats
 from mla_cost.declared.forms import FORMS
 from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
-from mla_cost.inputs.config import DeviceConfig, ModelConfig, validated
+from mla_cost.inputs.config import AttentionDims, DeviceConfig, ModelConfig, validated
 from mla_cost.inputs.settings import PlanSettings
-from mla_cost.language.dims import OTHERS, QUOTIENTS
-from mla_cost.language.numbers import ceil_divide
-from mla_cost.pricing.resolve import named, refuse_tensor_parallel, usual_sp
+from mla_cost.language.numbers import ceil_divide, is_array
+from mla_cost.pricing.resolve import named, refuse_tensor_parallel, symbol_values, usual_sp
 from mla_cost.studies.sweep.axes import COUNTS, SweepAxis
 
 BOX: Final = 12288  # numeric points: what a box works on should stay in a core's own cache
 LEAST: Final = 1024
-# the field of dims that sets each symbol, as `resolve.symbol_values` has it
-WIDTHS: Final = {
-    "n": "heads",
-    "h": "hidden",
-    "d_q": "q_lora_rank",
-    "d_c": "kv_lora_rank",
-    "k": "qk_nope_head_dim",
-    "r": "qk_rope_head_dim",
-    "v": "v_head_dim",
-}
-SIZES: Final = {"seq_len": "S", "sp": "P", "micro_batch": "b", "layers": "layers", "sp_inside": "sp_inside"}
+DIMS: Final = "dims."  # before the width that an axis is
+INDEXED: Final = "index_head_dim"  # the width that a model's indexer has
 
 
 class Choice(NamedTuple):
@@ -95,18 +86,18 @@ class Grid:
         """Whether each point has the sp of its own heads and sequence; where all have the same, the settings get it."""
         if "sp" in self.settings.model_fields_set or any(axis.name == "sp" for axis in axes):
             return False
-        (_, heads), (_, lengths) = self.symbols["n"], self.symbols["S"]
+        (_, heads), (_, lengths) = self.along["dims.heads"], self.along["seq_len"]
         if len(heads) > 1 or len(lengths) > 1:
             return True
         sp = usual_sp(int(heads[0]), int(lengths[0]))
         self.settings = self.settings.model_copy(update={"sp": sp})
-        del self.symbols  # worked out again with it
+        del self.along  # worked out again with it
         return False
 
     @staticmethod
     def is_number(axis: SweepAxis) -> bool:
         """Whether an axis is a number that points of one box may differ in; names of models give such numbers."""
-        return axis.name == "model" or axis.name in COUNTS["attention"] or axis.name.startswith("dims.")
+        return axis.name == "model" or axis.name in COUNTS["attention"] or axis.name.startswith(DIMS)
 
     def __len__(self) -> int:
         return self.num_choices * self.num_numbers * len(self.devices)
@@ -165,10 +156,10 @@ class Grid:
 
     def spread(self, key: str, values: NDArray[Any], axis: int, box: Box) -> Any:
         """The values of an axis at every point of a box: an array, or a scalar where the box holds one of them."""
-        if axis < len(box.outer):
-            return values[box.outer[axis]]
         if len(values) == 1:
             return values[0]
+        if axis < len(box.outer):
+            return values[box.outer[axis]]
         if axis == self.cut:
             run = values[box.first : box.last]
             return run[0] if len(run) == 1 else np.repeat(run, self.inner)
@@ -178,42 +169,47 @@ class Grid:
             found = self._spreads[key, box.size] = np.tile(block, box.size // len(block))
         return found
 
+    def index(self, choice: Choice, box: Box, at: int) -> int:
+        """The number of a point of a box, on the first device."""
+        return (choice.number * self.num_numbers + box.start + at) * len(self.devices)
+
     @cached_property
-    def symbols(self) -> dict[str, tuple[int, Floats]]:
-        """For S, P, b, layers and the widths: the axis that sets it (-1: none) and its values along that axis."""
+    def along(self) -> dict[str, tuple[int, Floats]]:
+        """Of every number, `sp` or `dims.heads`, the axis that sets it (-1: none) and its values along that axis."""
         place = {axis.name: at for at, axis in enumerate(self.numbers)}
         found = {}
-        for field, symbol in SIZES.items():
-            at = place.get(field, -1)
-            found[symbol] = (at, _floats(self.numbers[at].values if at >= 0 else [getattr(self.settings, field)]))
-        for symbol, field in WIDTHS.items():
-            at = place.get(f"dims.{field}", place.get("model", -1))
-            own = f"dims.{field}" in place
-            values = self.numbers[at].values if own else [getattr(model.dims, field) for model in self.models]
-            found[symbol] = (at, _floats(values))
+        for name in COUNTS["attention"]:
+            at = place.get(name, -1)
+            found[name] = (at, _floats(self.numbers[at].values if at >= 0 else [getattr(self.settings, name)]))
+        for field in AttentionDims.model_fields:
+            name = f"{DIMS}{field}"
+            at = place.get(name, place.get("model", -1))
+            values = self.numbers[at].values if name in place else [getattr(model.dims, field) for model in self.models]
+            found[name] = (at, _floats(values))
+        widths = [(model.indexer or {}).get(INDEXED, 0) for model in self.models]
+        found[INDEXED] = (place.get("model", -1), _floats(widths))
         return found
+
+    def values(self, box: Box) -> dict[str, Any]:
+        """Every base symbol of a block over a box, in double precision; layers and sp_inside beside them."""
+        spread = {name: self.spread(name, values, at, box) for name, (at, values) in self.along.items()}
+        return self._symbols(spread)
 
     @cached_property
     def constant(self) -> frozenset[str]:
-        """The symbols that are the same at every point of the grid, those that follow from S, P and n included."""
-        same = {symbol for symbol, (_, values) in self.symbols.items() if len(values) == 1}
-        if self.own_sp:
-            same.discard("P")
-        same.add("t")
-        for symbol, of in (*QUOTIENTS.items(), *((other, (ranks,)) for other, ranks in OTHERS.items())):
-            if all(isinstance(part, int) or part in same for part in of):
-                same.add(symbol)
-        return frozenset(same)
+        """The base symbols that are the same at every point of the grid."""
+        some = {name: values[:1] if len(values) > 1 else values[0] for name, (_, values) in self.along.items()}
+        return frozenset(name for name, value in self._symbols(some).items() if not is_array(value))
 
-    def values(self, box: Box) -> dict[str, Any]:
-        """Every symbol of `symbols` over a box, in double precision."""
-        found = {
-            symbol: values[0] if at < 0 else self.spread(symbol, values, at, box)
-            for symbol, (at, values) in self.symbols.items()
-        }
+    def _symbols(self, numbers: dict[str, Any]) -> dict[str, Any]:
+        """As `values`. numbers: as in `along`, each one of a point or an array of them."""
+        dims = {name.removeprefix(DIMS): value for name, value in numbers.items() if name.startswith(DIMS)}
+        settings = SimpleNamespace(tp=1, **{name: numbers[name] for name in COUNTS["attention"]})
         if self.own_sp:
-            found["P"] = usual_sp(found["n"], found["S"]) * 1.0
-        return found
+            settings.sp = usual_sp(dims["heads"], settings.seq_len) * 1.0
+        beside = {"layers": settings.layers, "sp_inside": settings.sp_inside}
+        model = SimpleNamespace(dims=SimpleNamespace(**dims), indexer={INDEXED: numbers[INDEXED]})
+        return {**symbol_values(model, settings), **beside}
 
     def sp_of(self, taken: Mapping[str, Any], model: ModelConfig) -> int:
         """The sp of a point. taken: the value of each numeric axis; model: with the point's dims."""
@@ -229,7 +225,7 @@ class Grid:
         taken = {axis.name: axis.values[where] for axis, where in zip(self.numbers, at, strict=True)}
         where = next((at[n] for n, axis in enumerate(self.numbers) if axis.name == "model"), 0)
         model = self.models[where]
-        dims = {name.removeprefix("dims."): value for name, value in taken.items() if name.startswith("dims.")}
+        dims = {name.removeprefix(DIMS): value for name, value in taken.items() if name.startswith(DIMS)}
         if dims:
             model = model.model_copy(update={"dims": model.dims.model_copy(update=dims)})
         return self.choice(which), taken, model, self.devices[device]
@@ -246,7 +242,7 @@ class Grid:
         """A point as a command states it: with its form, device, model and dims."""
         form, _, device, settings = self.point_settings(index)
         _, taken, _, _ = self.positions(index)
-        dims = {name.removeprefix("dims."): value for name, value in taken.items() if name.startswith("dims.")}
+        dims = {name.removeprefix(DIMS): value for name, value in taken.items() if name.startswith(DIMS)}
         named = {"form": (form,), "device": (device.name,) if device else (), "dims": {**settings.dims, **dims}}
         return settings.model_copy(update=named | ({"model": taken["model"]} if "model" in taken else {}))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,25 +14,20 @@ from mla_cost.batch.codes import MISSING, NO_PROGRAM, REQUIREMENT, TOO_LARGE
 from mla_cost.batch.matrices import SCRATCH, Ints
 from mla_cost.batch.points import alike, groups, size_marks
 from mla_cost.batch.programs import Kinds, Programs
+from mla_cost.batch.symbols import structural, structural_marks
 from mla_cost.declared import defaults
-from mla_cost.declared.forms import FORMS
 from mla_cost.declared.kernels import KERNELS
-from mla_cost.declared.schemes import SCHEMES
 from mla_cost.inputs.config import DeviceConfig
-from mla_cost.language.dims import NESTED, OF_RANKS, follow
+from mla_cost.language.dims import STRUCTURAL, follow_where_known
 from mla_cost.language.evaluate import EXACT_LIMIT
 from mla_cost.language.program import Form, Kernel, Pair, ProgramError, Scheme, sizes_asked
 from mla_cost.language.workspace import kinds_of
 from mla_cost.pricing.automatic import trained
 from mla_cost.pricing.key import Key, form_of
 from mla_cost.pricing.resolve import Illegal, inner_values, pads_value, resolve, scheme_of
-from mla_cost.pricing.usable import Groups, Usable, usable
-from mla_cost.studies.sweep.grid import WIDTHS, Box, Choice, Grid
-
-_FOLLOW: Final = ("s", "u", "l", "r_half", *OF_RANKS)
-_WHOLE_HEADS: Final = tuple(name for name in _FOLLOW if name != "l")
-_BITS: Final = ("layers", "P", "s", "b", "l", "n", "h", "d_q", "d_c", "k", "r", "v", "r_half")
-_GROUPS: Final = ("A", "C")
+from mla_cost.pricing.usable import Usable, usable
+from mla_cost.pricing.whole_model import groups_of_block
+from mla_cost.studies.sweep.grid import Box, Choice, Grid
 
 
 class BoxFigures(NamedTuple):
@@ -66,6 +62,24 @@ class BoxFigures(NamedTuple):
             column[into] = MISSING
 
 
+class BoxGroup(NamedTuple):
+    """Points of a box that share a structure, by place; None for all of them."""
+
+    choice: Choice
+    scheme: Scheme
+    box: Box
+    where: Ints | None
+
+    @property
+    def into(self) -> Any:
+        """Where their figures go."""
+        return slice(None) if self.where is None else self.where
+
+    def number(self, grid: Grid) -> int:
+        """The number of the first of them."""
+        return grid.index(self.choice, self.box, 0 if self.where is None else int(self.where[0]))
+
+
 class BoxPricer:
     """Prices the boxes of a grid. Holds what boxes share."""
 
@@ -96,22 +110,19 @@ class BoxPricer:
             found.refuse(slice(None), NO_PROGRAM)
             return found
         values = {**self.grid.values(box), "f": choice.settings.idle_mlp}
-        asked = values.pop("sp_inside")
-        values |= inner_values(scheme, values, asked)
-        values |= follow(values, _followed(scheme))
+        values |= inner_values(scheme, values, values.pop("sp_inside"))
+        values |= follow_where_known(values, structural(scheme))
         kernel: Kernel = KERNELS[choice.settings.kernel]
         for where in groups(alike(_marks(scheme, kernel, form_of(choice.form), values), count)):
             own = values if where is None else _taken(values, where)
-            self._group(choice, kernel, own, where, found)
+            self._group(BoxGroup(choice, scheme, box, where), kernel, own, found)
         return found
 
-    def _group(
-        self, choice: Choice, kernel: Kernel, values: dict[str, Any], where: Ints | None, found: BoxFigures
-    ) -> None:
+    def _group(self, group: BoxGroup, kernel: Kernel, values: dict[str, Any], found: BoxFigures) -> None:
         """The rows of one structural key, written where they belong."""
-        into: Any = slice(None) if where is None else where
-        size = len(found.reason) if where is None else len(where)
-        key = self._key(choice, values)
+        into = group.into
+        size = len(found.reason) if group.where is None else len(group.where)
+        key = self._key(group, values)
         if isinstance(key, int):
             found.refuse(into, key)
             return
@@ -125,33 +136,26 @@ class BoxPricer:
         if kernel.fused:
             self._trained(key, values, into, found)
 
-    def _key(self, choice: Choice, values: Mapping[str, Any]) -> Key | int:
+    def _key(self, group: BoxGroup, values: Mapping[str, Any]) -> Key | int:
         """The key of these points, or why there is none: resolved as a plan would, for the first of them."""
+        settings = group.choice.settings
         first = {symbol: int(_first(value)) for symbol, value in values.items()}
-        kernel = choice.settings.kernel, choice.settings.value_padding
-        bits = (min(first.get(symbol, 2), 2) for symbol in (*_BITS, *_GROUPS))
-        signature = (choice.number, kernel, *bits, *_padding(first))
         sizes = sizes_asked(first)
-        if any(need.broken(sizes) for need in SCHEMES[_scheme_name(choice)].requires):
+        if any(need.broken(sizes) for need in group.scheme.requires):
             return REQUIREMENT
+        bits = (min(first.get(symbol, 2), 2) for symbol in ("layers", *STRUCTURAL))
+        signature = (group.choice.number, settings.kernel, settings.value_padding, *bits, *_padding(first))
         if signature not in self._keys:
-            self._keys[signature] = self._resolved(choice, first)
+            self._keys[signature] = self._resolved(group)
         return self._keys[signature]
 
-    def _resolved(self, choice: Choice, first: Mapping[str, int]) -> Key | int:
-        model = self.grid.models[0]
-        dims = model.dims.model_copy(
-            update={field: first[symbol] or (None if symbol == "d_q" else 0) for symbol, field in WIDTHS.items()}
-        )
-        sizes = {"seq_len": first["S"], "sp": first["P"], "micro_batch": first["b"], "layers": first["layers"]}
-        sizes["sp_inside"] = first.get("A", 0)
+    def _resolved(self, group: BoxGroup) -> Key | int:
+        chosen = {name: getattr(group.choice.settings, name) for name in ("kernel", "value_padding")}
+        form, model, _, settings = self.grid.point_settings(group.number(self.grid))
         try:
-            point = resolve(
-                model.model_copy(update={"dims": dims}), choice.form, choice.settings.model_copy(update=sizes)
-            )
+            return resolve(model, form, settings.model_copy(update=chosen)).key
         except Illegal:
             return NO_PROGRAM
-        return point.key
 
     def padded(self, choice: Choice, box: Box) -> Any:
         """Whether V is padded: a truth value, or one for every point of a box."""
@@ -174,14 +178,14 @@ class BoxPricer:
     def _spread(self, choice: Choice, box: Box, device: DeviceConfig, end: str) -> Any:
         """One end of it."""
         values: Any
-        axis, values = self.grid.symbols["P"]
+        axis, values = self.grid.along["sp"]
         reserve = tuple(sorted(choice.settings.reserve.items()))
         key = (device.name, reserve, end)
         if self.grid.own_sp:
             values = np.arange(1, defaults.SP + 1)
         if key not in self._usable:
             ranks = values.astype(np.int64)
-            left = getattr(usable(device, choice.settings, Groups({"sp": ranks})), end)
+            left = getattr(usable(device, choice.settings, groups_of_block(SimpleNamespace(sp=ranks))), end)
             self._usable[key] = np.broadcast_to(left, ranks.shape)
         found = self._usable[key]
         if self.grid.own_sp:
@@ -193,21 +197,11 @@ class BoxPricer:
 # ---- structure
 
 
-def _scheme_name(choice: Choice) -> str:
-    return choice.settings.scheme or FORMS[choice.form].scheme
-
-
 def _scheme(choice: Choice) -> Scheme | None:
     try:
         return scheme_of(choice.form, choice.settings.scheme)
     except Illegal:
         return None
-
-
-def _followed(scheme: Scheme) -> tuple[str, ...]:
-    """What follows from the base symbols, those of groups inside groups where a scheme has any."""
-    found = _FOLLOW if scheme.divides_heads else _WHOLE_HEADS
-    return (*found, *sorted(NESTED - {"C"})) if scheme.inside else found
 
 
 def _first(value: Any) -> Any:
@@ -223,7 +217,8 @@ def _marks(scheme: Scheme, kernel: Kernel, form: Form | Pair, values: Mapping[st
     sizes = sizes_asked(values)
     for need in scheme.requires:
         yield need.broken(sizes)
-    yield from size_marks(values.get(symbol) for symbol in (*_BITS, *_GROUPS))
+    yield from size_marks([values["layers"]])
+    yield from structural_marks(values)
     if kernel.pads(getattr(form, "shared_key", False)):
         yield from _padding(values)
 

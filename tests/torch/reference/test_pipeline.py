@@ -41,7 +41,7 @@ def order(pipeline: PipelineSpec, stage: int) -> str:
 def test_one_forward_then_one_backward() -> None:
     assert order(TWO_STAGES, 0) == "Fa0 Fa1 Ba0 Fa2 Ba1 Ba2"
     assert order(TWO_STAGES, 1) == "Fa0 Ba0 Fa1 Ba1 Fa2 Ba2"
-    assert order(replace(TWO_STAGES, micro_batches=1), 0) == "Fa0 Ba0"
+    assert order(replace(TWO_STAGES, num_micro_batches=1), 0) == "Fa0 Ba0"
 
 
 def test_interleaved() -> None:
@@ -78,7 +78,7 @@ def test_a_stage_sends_hidden_states_on_and_gradients_back() -> None:
 
 def test_what_was_sent_is_let_go() -> None:
     """After its forward a stage has the gradient that it was sent, and beside it nothing but what is saved."""
-    whole, steps = run_stage(replace(TWO_STAGES, micro_batches=1), 0)
+    whole, steps = run_stage(replace(TWO_STAGES, num_micro_batches=1), 0)
     saved = {storage.serial for storage in whole.saved}
     (received,) = (storage for storage in steps[0].kept if storage.serial not in saved)
     assert (received.op, received.bytes) == ("empty", HIDDEN)
@@ -122,7 +122,7 @@ def test_a_module_predicts_one_token_further_with_the_models_head() -> None:
     ("change", "message"),
     [
         ({"stages": 3}, "3 stages do not divide 4 parts"),
-        ({"micro_batches": 3}, "interleaved, 3 micro-batches do not fill 2 stages"),
+        ({"num_micro_batches": 3}, "interleaved, 3 micro-batches do not fill 2 stages"),
     ],
 )
 def test_what_no_schedule_runs_is_refused(change: dict[str, int], message: str) -> None:
