@@ -31,7 +31,7 @@ from mla_cost.pricing.resolve import Illegal, scheme_of
 from mla_cost.pricing.stage import Place, place_point
 from mla_cost.pricing.times import choice_of
 from mla_cost.pricing.whole_model import state_settings
-from mla_cost.timing.work import Choice
+from mla_cost.timing.work import ExpertChoice
 
 _DECIDE = ("seq_len", "micro_batch", "sp", "sp_inside", "tp", "ep", "etp", "vocab_multiple", "loss_chunks")
 
@@ -88,7 +88,7 @@ class Table:
         self._fill(points)
 
     @property
-    def chosen(self) -> Choice:
+    def chosen(self) -> ExpertChoice:
         """How a token chooses its experts."""
         return choice_of(self.question.model)
 

@@ -34,15 +34,8 @@ def evidence(
     """Replay published figures and say what matches, what differs and why."""
     from mla_cost.checks.evidence import evidence as replayed
     from mla_cost.cli import progress
-    from mla_cost.cli.flags import require_effect
-    from mla_cost.errors import InputError
 
-    if output not in FORMATS:
-        raise InputError("unknown format", field="--format", value=output, allowed=", ".join(FORMATS))
-    require_effect("--no-notes", no_notes and output != "table", f"--format {output}")
-    require_effect("--no-notes", no_notes and quiet, "--quiet")
-    require_effect("--only", only is not None and output == "markdown", "--format markdown")
-    require_effect("--quiet", quiet and output != "table", f"--format {output}")
+    _require(output, only=only is not None, no_notes=no_notes, quiet=quiet)
     if plot is not None:
         from mla_cost.cli import plotting
 
@@ -55,6 +48,19 @@ def evidence(
     _print(page, output, notes=not no_notes)
     if plot is not None:
         _draw(page["rows"], plot, only)
+
+
+def _require(output: str, *, only: bool, no_notes: bool, quiet: bool) -> None:
+    """Refuse what has no effect."""
+    from mla_cost.cli.flags import require_effect
+    from mla_cost.errors import InputError
+
+    if output not in FORMATS:
+        raise InputError("unknown format", field="--format", value=output, allowed=", ".join(FORMATS))
+    require_effect("--no-notes", no_notes and output != "table", f"--format {output}")
+    require_effect("--no-notes", no_notes and quiet, "--quiet")
+    require_effect("--only", only and output == "markdown", "--format markdown")
+    require_effect("--quiet", quiet and output != "table", f"--format {output}")
 
 
 def _print(page: Any, output: str, *, notes: bool) -> None:

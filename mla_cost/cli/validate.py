@@ -40,13 +40,9 @@ def validate(
     from mla_cost.cli.flags import require_effect
     from mla_cost.errors import InputError
 
-    if output not in {"table", "json"}:
-        raise InputError("unknown format", field="--format", value=output, allowed="table, json")
+    _require_format(output, no_notes=no_notes, quiet=quiet)
     if quick and full:
         raise InputError("--quick and --full are two sizes of one grid: choose one")
-    require_effect("--no-notes", no_notes and quiet, "--quiet")
-    for flag, given in (("--no-notes", no_notes), ("--quiet", quiet)):
-        require_effect(flag, given and output != "table", f"--format {output}")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler tells of its own starts and stops
     if timed:
         for flag, given in (("--full", full), ("--compare", compare is not None), ("--ranks", ranks is not None)):
@@ -59,6 +55,18 @@ def validate(
     if not quiet:
         _print(report, output, notes=not no_notes)
     raise typer.Exit(1 if report.disagreements else 0)
+
+
+def _require_format(output: str, *, no_notes: bool, quiet: bool) -> None:
+    """Refuse a format that is none, and what has no effect under one."""
+    from mla_cost.cli.flags import require_effect
+    from mla_cost.errors import InputError
+
+    if output not in {"table", "json"}:
+        raise InputError("unknown format", field="--format", value=output, allowed="table, json")
+    require_effect("--no-notes", no_notes and quiet, "--quiet")
+    for flag, given in (("--no-notes", no_notes), ("--quiet", quiet)):
+        require_effect(flag, given and output != "table", f"--format {output}")
 
 
 def _timed(quick: bool, output: str, quiet: bool, *, notes: bool) -> int:

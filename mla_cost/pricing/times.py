@@ -27,9 +27,9 @@ from mla_cost.results import Communication, Seconds, Time, TimePart
 from mla_cost.timing import rules, step
 from mla_cost.timing.ceilings import ENDS, Ceilings, End, ceilings, has_ceilings
 from mla_cost.timing.placement import placement
-from mla_cost.timing.work import Choice, LinkTraffic, PhaseTime, WorkAccount, sent_by_link, timed, work_of
+from mla_cost.timing.work import ExpertChoice, LinkTraffic, PhaseTime, WorkAccount, sent_by_link, timed, work_of
 
-ONE_EXPERT: Final = Choice()
+ONE_EXPERT: Final = ExpertChoice()
 MIDDLE: Final = ENDS.index("middle")
 HIDES: Final = {"tp": "tp_overlap", "ep": "expert_overlap"}  # axes whose exchanges a pass can hide under its own work
 NAMES: Final = {
@@ -66,15 +66,15 @@ def switched(settings: PlanSettings, name: str) -> bool:
     return name in PROFILES[settings.profile].overlaps if stated is None else stated == "on"
 
 
-def choice_of(model: ModelConfig) -> Choice:
+def choice_of(model: ModelConfig) -> ExpertChoice:
     """How a token of a model chooses its experts."""
     stated = model.num_expert_groups, model.num_groups_per_token
     groups, own = (stated[0] or 1, stated[1] or 1) if all(stated) else (1, 1)
-    return Choice(model.num_experts_per_token or 1, own, groups)
+    return ExpertChoice(model.num_experts_per_token or 1, own, groups)
 
 
 def pricing(
-    device: DeviceConfig, settings: PlanSettings, end: End, chosen: Choice = ONE_EXPERT, degrees: Any = None
+    device: DeviceConfig, settings: PlanSettings, end: End, chosen: ExpertChoice = ONE_EXPERT, degrees: Any = None
 ) -> Pricing:
     """What times stand on. chosen: of a token. degrees: of many plans, as arrays, in place of the settings'."""
     profile = PROFILES[settings.profile]

@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from mla_cost import api
+from mla_cost.declared import defaults
 from mla_cost.errors import InputError, nearest, shown
 from mla_cost.inputs import catalog
 from mla_cost.inputs.config import DeviceConfig, Fact, TimeFact
@@ -53,7 +54,7 @@ TERMS: Final[Mapping[str, tuple[str, tuple[TimeFact, ...]]]] = {
 _SPREAD: Final = "idle in the pipeline"  # as long as the work that it waits for
 
 
-class Term(NamedTuple):
+class ScaledTerm(NamedTuple):
     """A term: what its time is multiplied by, how well that is known, and its mean part of the steps."""
 
     name: str
@@ -75,7 +76,7 @@ class Calibration(NamedTuple):
     """Factors, the directions that the data leave open, and how well the steps are met."""
 
     device: str
-    terms: tuple[Term, ...]
+    terms: tuple[ScaledTerm, ...]
     apart: tuple[tuple[str, ...], ...]
     absent: tuple[str, ...]
     rows: tuple[StepRow, ...]
@@ -176,7 +177,7 @@ def _time(settings: Mapping[str, Any], device: str, file: Path, at: int) -> Time
         for part in ("dims", "facts")
     }
     try:
-        found = api.plan(device=device, **{"form": "explicit", **rest}, **own).results[0]
+        found = api.plan(device=device, **{"form": defaults.BASELINE, **rest}, **own).results[0]
     except InputError as error:
         raise InputError(error.message, file=str(file), line=at + 2, field=error.field, value=error.value) from None
     if found.time is None:
@@ -199,7 +200,7 @@ def _terms(time: Time) -> dict[str, float]:
 
 def fitted(
     shares: Sequence[Mapping[str, float]], seconds: Sequence[float]
-) -> tuple[tuple[Term, ...], tuple[tuple[str, ...], ...], tuple[str, ...]]:
+) -> tuple[tuple[ScaledTerm, ...], tuple[tuple[str, ...], ...], tuple[str, ...]]:
     """Factors of the terms, sets of terms that the steps cannot tell apart, and terms that are hardly there."""
     import numpy as np
     from scipy import linalg, optimize
@@ -226,9 +227,16 @@ def fitted(
     noise = float(left @ left) / spare if spare > 0 else None
     error = None if noise is None else np.sqrt(noise * ((basis / sight[seen][:, None]) ** 2).sum(0))
     terms = tuple(
-        Term(name, float(factors[at]), None if error is None else float(error[at]), float(table[:, at].mean()))
+        ScaledTerm(name, float(factors[at]), None if error is None else float(error[at]), float(table[:, at].mean()))
         for at, name in enumerate(names)
     )
+    _require_sound(terms)
+    apart = tuple(_together(names, way) for way in ways[~seen])
+    return terms, tuple(each for each in dict.fromkeys(apart) if each), absent
+
+
+def _require_sound(terms: Iterable[ScaledTerm]) -> None:
+    """Refuse factors at the ends of what is looked at."""
     for term in terms:
         if not 1.01 * ENDS[0] < term.factor < 0.99 * ENDS[1]:
             raise InputError(
@@ -236,8 +244,6 @@ def fitted(
                 "a setting of some row is not what ran, or there are too few rows",
                 field=MEASURED,
             )
-    apart = tuple(_together(names, way) for way in ways[~seen])
-    return terms, tuple(each for each in dict.fromkeys(apart) if each), absent
 
 
 def _together(names: Sequence[str], way: Iterable[float]) -> tuple[str, ...]:

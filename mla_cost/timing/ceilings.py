@@ -124,10 +124,7 @@ def _made(device: DeviceConfig, end: End) -> Ceilings:
         bandwidth=float(_number(device.memory_bandwidth_gb_s)) * 1e9,
         gemm=at("gemm_share"),
         depth_half=at("gemm_depth_half"),
-        grouped=at("grouped_gemm_share"),
-        rows_half=at("grouped_gemm_rows_half"),
-        input_ratio=at("grouped_gemm_input_ratio"),
-        weight_ratio=at("grouped_gemm_weight_ratio"),
+        **_grouped(at),
         attention=at("attention_share"),
         length_half=at("attention_length_half"),
         backward_ratio=at("attention_backward_ratio"),
@@ -150,6 +147,12 @@ def _made(device: DeviceConfig, end: End) -> Ceilings:
         in_turn=device.family == "cpu",
         estimated=tuple(name for name, fact in device.time.items() if not fact.verified),
     )
+
+
+def _grouped(at: _CeilingReader) -> dict[str, Any]:
+    """Of products by groups."""
+    names = {"grouped": "share", "rows_half": "rows_half", "input_ratio": "input_ratio", "weight_ratio": "weight_ratio"}
+    return {field: at(f"grouped_gemm_{fact}") for field, fact in names.items()}  # type: ignore[arg-type]
 
 
 class _CeilingReader:

@@ -141,7 +141,7 @@ def _use(places: tuple[int, int, int, int], shape: rules.ProductShape, on: Ceili
     return uses[output]
 
 
-class Choice(NamedTuple):
+class ExpertChoice(NamedTuple):
     """How a token chooses: so many experts, from so many of the groups that experts lie in."""
 
     experts: Any = 1
@@ -154,7 +154,7 @@ class LinkTraffic(NamedTuple):
 
     lie: Placement
     dispatch: bool = False  # whether a dispatcher sends rows, rather than an all-to-all
-    chosen: Choice = Choice()
+    chosen: ExpertChoice = ExpertChoice()
 
 
 def group_of(called: Collective, values: Mapping[str, Any], lie: Placement) -> rules.Crossing:
@@ -201,7 +201,7 @@ def sending_seconds(
     return rules.collective(on, called.kind, rate, amounts[sending.wire], group, once)
 
 
-def rows_per_node(group: rules.Crossing, chosen: Choice) -> Any:
+def rows_per_node(group: rules.Crossing, chosen: ExpertChoice) -> Any:
     """The part of the rows between nodes that is left where each goes to a node once, choices falling evenly.
 
     Groups of experts lie on ranks in order, so a token whose experts lie in few groups goes to few nodes.

@@ -12,9 +12,9 @@ import yaml
 
 from mla_cost.checks.measuring import fitting
 from mla_cost.checks.measuring.clock import Clock, keep_freed_memory
-from mla_cost.checks.measuring.fitting import Found
+from mla_cost.checks.measuring.fitting import FittedFigure
 from mla_cost.checks.measuring.kernels import Bench, Sample, samples
-from mla_cost.checks.measuring.links import KINDS, Exchange, exchanges
+from mla_cost.checks.measuring.links import KINDS, TimedExchange, exchanges
 from mla_cost.inputs.config import DeviceConfig, validated
 from mla_cost.timing.ceilings import MICRO, RATES
 
@@ -28,7 +28,7 @@ class Measured(NamedTuple):
     """Every timing of a machine, and the file made of them."""
 
     samples: Sequence[Sample]
-    exchanges: Sequence[Exchange]
+    exchanges: Sequence[TimedExchange]
     device: Mapping[str, Any]
 
     def config(self) -> DeviceConfig:
@@ -75,7 +75,7 @@ def start(device: str, dtype: str, *, quick: bool) -> Bench:
     return Bench(Clock(device, rounds=3 if quick else 5), DTYPES[dtype], quick, {})
 
 
-def made(found: Sequence[Sample], sent: Sequence[Exchange], device: str, dtype: str, ranks: int) -> Measured:
+def made(found: Sequence[Sample], sent: Sequence[TimedExchange], device: str, dtype: str, ranks: int) -> Measured:
     """The file of what was found."""
     floor = fitting.launch(found)
     rates = {work: fitting.rates(found, work, floor.value) for work in fitting.MEMORY}
@@ -96,7 +96,7 @@ def made(found: Sequence[Sample], sent: Sequence[Exchange], device: str, dtype: 
     return Measured(found, sent, {**told, "time": time, "sources": _sources(dtype)})
 
 
-def _fact(found: Found, digits: int = 4) -> dict[str, Any]:
+def _fact(found: FittedFigure, digits: int = 4) -> dict[str, Any]:
     low, value, high = (float(f"{each:.{digits}g}") for each in (found.low, found.value, found.high))
     return {
         "value": value, "low": min(low, value), "high": max(high, value), "verified": True, "source": "measured",
@@ -108,7 +108,9 @@ def _given(value: float, note: str = ASSUMED) -> dict[str, Any]:
     return {"value": float(f"{value:.4g}"), "verified": False, "source": "assumed", "note": note}
 
 
-def _kernels(found: Sequence[Sample], on: Any, floor: Found, of_products: Mapping[str, Found]) -> dict[str, Any]:
+def _kernels(
+    found: Sequence[Sample], on: Any, floor: FittedFigure, of_products: Mapping[str, FittedFigure]
+) -> dict[str, Any]:
     grouped, rows, of_input, of_weight = fitting.grouped(found, on)
     attention, length, backward = fitting.attention(found, on)
     figures = {
@@ -126,16 +128,16 @@ def _kernels(found: Sequence[Sample], on: Any, floor: Found, of_products: Mappin
     return {**{name: _fact(each) for name, each in figures.items()}, **given}
 
 
-def _memory(rates: Mapping[str, Found], bandwidth: float) -> dict[str, Any]:
+def _memory(rates: Mapping[str, FittedFigure], bandwidth: float) -> dict[str, Any]:
     names = {work: f"{'memory' if work == 'elementwise' else work}_share" for work in rates}
     return {names[work]: _fact(rate.times(1 / bandwidth)) for work, rate in rates.items()}
 
 
-def _inside(sent: Sequence[Exchange]) -> float:
+def _inside(sent: Sequence[TimedExchange]) -> float:
     return max(fitting.exchange(sent, kind)[1] for kind in KINDS) if sent else 1e9
 
 
-def _links(sent: Sequence[Exchange], ranks: int) -> dict[str, Any]:
+def _links(sent: Sequence[TimedExchange], ranks: int) -> dict[str, Any]:
     """Rates of collectives by the fastest of them, and what one takes that sends next to nothing."""
     if not sent:
         alone: dict[str, Any] = {str(fact): _given(1.0) for fact in RATES.values()}
@@ -143,12 +145,12 @@ def _links(sent: Sequence[Exchange], ranks: int) -> dict[str, Any]:
     fits = {kind: fitting.exchange(sent, kind) for kind in KINDS}
     best, note = _inside(sent), f"{ranks} ranks, the largest and the smallest that were timed"
     shares: dict[str, Any] = {
-        str(fact): _fact(Found(*(_fit_of(kind, fits)[1] / best,) * 3, note)) for kind, fact in RATES.items()
+        str(fact): _fact(FittedFigure(*(_fit_of(kind, fits)[1] / best,) * 3, note)) for kind, fact in RATES.items()
     }
     latency = [fit[0] / MICRO for fit in fits.values()]
     middle = sorted(latency)[len(latency) // 2]
     return {
-        **shares, "collective_latency_us": _fact(Found(middle, min(latency), max(latency), note)),
+        **shares, "collective_latency_us": _fact(FittedFigure(middle, min(latency), max(latency), note)),
         "step_latency_us": _given(1e-3, "in the latency"), "network_share": _given(1.0),
         "network_latency_us": _given(middle, "as inside the machine: no other was measured"),
     }  # fmt: skip

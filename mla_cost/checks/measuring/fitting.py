@@ -12,7 +12,7 @@ from statistics import fmean, quantiles
 from typing import NamedTuple
 
 from mla_cost.checks.measuring.kernels import Sample
-from mla_cost.checks.measuring.links import Exchange
+from mla_cost.checks.measuring.links import TimedExchange
 from mla_cost.timing import rules
 from mla_cost.timing.ceilings import MICRO, Ceilings
 
@@ -20,7 +20,7 @@ LEAST = 1e-3  # of a share, where next to nothing was reached
 MEMORY = ("elementwise", "norm", "softmax", "copy", "rope", "permutation", "loss")
 
 
-class Found(NamedTuple):
+class FittedFigure(NamedTuple):
     """A figure, the ends of its spread, and how it was taken."""
 
     value: float
@@ -28,9 +28,9 @@ class Found(NamedTuple):
     high: float
     note: str
 
-    def times(self, scale: float) -> Found:
+    def times(self, scale: float) -> FittedFigure:
         """The same in another unit."""
-        return Found(self.value * scale, self.low * scale, self.high * scale, self.note)
+        return FittedFigure(self.value * scale, self.low * scale, self.high * scale, self.note)
 
 
 def bare() -> Ceilings:
@@ -42,20 +42,20 @@ def bare() -> Ceilings:
 _OTHERS = {"inside": {}, "domain": 1, "staged": False, "in_turn": False, "estimated": (), "mesh": 0.0}
 
 
-def launch(samples: Iterable[Sample]) -> Found:
+def launch(samples: Iterable[Sample]) -> FittedFigure:
     """Microseconds of the smallest kernel, forward and backward."""
     each = [it.seconds / it.launches / MICRO for it in samples if it.work == "launch"]
-    return Found(fmean(each), min(each), max(each), "a chain of tiny kernels, forward and backward")
+    return FittedFigure(fmean(each), min(each), max(each), "a chain of tiny kernels, forward and backward")
 
 
-def rates(samples: Iterable[Sample], work: str, floor: float) -> Found:
+def rates(samples: Iterable[Sample], work: str, floor: float) -> FittedFigure:
     """Bytes a second of a class that moves memory, without what launching takes."""
     taken = [it for it in samples if it.work == work]
     seconds = [max(it.seconds - it.launches * floor * MICRO, it.seconds / 2) for it in taken]
     each = [it.bytes / one for it, one in zip(taken, seconds, strict=True)]
     low, high = ends(each)
     middle = sum(it.bytes for it in taken) / sum(seconds)
-    return Found(middle, min(low, middle), max(high, middle), f"{len(taken)} timings, {_sizes(taken)}")
+    return FittedFigure(middle, min(low, middle), max(high, middle), f"{len(taken)} timings, {_sizes(taken)}")
 
 
 def _sizes(taken: Sequence[Sample]) -> str:
@@ -90,7 +90,7 @@ def _off(
 SHARES = tuple(at / 100 for at in range(4, 101))
 
 
-def products(samples: Iterable[Sample], on: Ceilings) -> tuple[Found, Found, Found]:
+def products(samples: Iterable[Sample], on: Ceilings) -> tuple[FittedFigure, FittedFigure, FittedFigure]:
     """What products reach of the fastest of them, the contracted width at which they reach half, and their memory.
 
     The share may be above one: what the fastest reached is less what fetching its operands took.
@@ -110,11 +110,11 @@ def products(samples: Iterable[Sample], on: Ceilings) -> tuple[Found, Found, Fou
     _, share, half, ratios, memory = min(found, key=lambda each: each[0])
     low, high = ends([share / ratio for ratio in ratios])
     note = f"{len(taken)} products, fitted with the rule"
-    told = Found(share, min(low, share), max(high, share), note)
+    told = FittedFigure(share, min(low, share), max(high, share), note)
     return told, _alone(max(half, 0.1), "the same fit"), _alone(memory, "the same fit")
 
 
-def grouped(samples: Iterable[Sample], on: Ceilings) -> tuple[Found, Found, Found, Found]:
+def grouped(samples: Iterable[Sample], on: Ceilings) -> tuple[FittedFigure, FittedFigure, FittedFigure, FittedFigure]:
     """Of products by groups: the share, the rows at which half is reached, and the rates of both gradients."""
     every = [it for it in samples if it.work == "grouped_gemm"]
     taken = [it for it in every if not it.backward]
@@ -131,7 +131,7 @@ def grouped(samples: Iterable[Sample], on: Ceilings) -> tuple[Found, Found, Foun
     return _spread(share, ratios, "experts in a loop"), _alone(half, "the same fit"), parts[0], parts[1]
 
 
-def attention(samples: Iterable[Sample], on: Ceilings) -> tuple[Found, Found, Found]:
+def attention(samples: Iterable[Sample], on: Ceilings) -> tuple[FittedFigure, FittedFigure, FittedFigure]:
     """Of fused attention: the share, the positions at which half is reached, and backward's rate."""
     every = [it for it in samples if it.work == "attention"]
     taken = [it for it in every if not it.backward]
@@ -151,17 +151,17 @@ def _backward(every: Iterable[Sample]) -> list[Sample]:
     return [it for it in every if it.backward]
 
 
-def _spread(share: float, ratios: Sequence[float], note: str) -> Found:
+def _spread(share: float, ratios: Sequence[float], note: str) -> FittedFigure:
     """A share whose calls took longer or shorter than it says."""
     low, high = ends([share / ratio for ratio in ratios])
-    return Found(share, min(max(low, LEAST), share), max(min(high, 1.0), share), note)
+    return FittedFigure(share, min(max(low, LEAST), share), max(min(high, 1.0), share), note)
 
 
-def _alone(value: float, note: str) -> Found:
-    return Found(value, value, value, note)
+def _alone(value: float, note: str) -> FittedFigure:
+    return FittedFigure(value, value, value, note)
 
 
-def exchange(found: Iterable[Exchange], kind: str) -> tuple[float, float]:
+def exchange(found: Iterable[TimedExchange], kind: str) -> tuple[float, float]:
     """Seconds of a call that sends nothing, and bytes a second, through the smallest and the largest that was timed."""
     each = sorted((it for it in found if it.kind == kind), key=lambda it: it.wire)
     small, large = each[0], each[-1]

@@ -19,7 +19,7 @@ SIZES = (2**12, 2**18, 2**20, 3 * 2**21)
 KINDS = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "point_to_point")
 
 
-class Exchange(NamedTuple):
+class TimedExchange(NamedTuple):
     """One collective: bytes that a rank sends, and the seconds that it takes."""
 
     kind: str
@@ -28,11 +28,11 @@ class Exchange(NamedTuple):
     seconds: float
 
 
-def exchanges(device: str, ranks: int, quick: bool = False) -> list[Exchange]:
+def exchanges(device: str, ranks: int, quick: bool = False) -> list[TimedExchange]:
     """Every kind at every size, as its slowest rank sees it."""
     with tempfile.TemporaryDirectory() as folder:
         start_ranks(_main, ranks, device, quick, folder)
-        each = [[Exchange(*one) for one in torch.load(Path(folder) / str(rank))] for rank in range(ranks)]
+        each = [[TimedExchange(*one) for one in torch.load(Path(folder) / str(rank))] for rank in range(ranks)]
     return [max(found, key=lambda one: one.seconds) for found in zip(*each, strict=True)]
 
 
@@ -53,18 +53,18 @@ def _main(rank: int, ranks: int, device: str, quick: bool, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def timed_here(rank: int, ranks: int, device: str, quick: bool) -> list[Exchange]:
+def timed_here(rank: int, ranks: int, device: str, quick: bool) -> list[TimedExchange]:
     """Every kind at every size, as this rank sees it; all ranks call this together."""
     clock = Clock(device, rounds=4 if quick else 8)
     return [_timed(kind, size, ranks, rank, clock) for kind in KINDS for size in (SIZES[1::2] if quick else SIZES)]
 
 
-def _timed(kind: str, size: int, ranks: int, rank: int, clock: Clock) -> Exchange:
+def _timed(kind: str, size: int, ranks: int, rank: int, clock: Clock) -> TimedExchange:
     """Of a tensor of so many bytes, after others have passed through the caches; the shortest of the rounds."""
     whole = torch.randn(size // 4, device=clock.device)
     part = torch.randn(size // 4 // ranks, device=clock.device)
     run, wire = _calls(whole, part, ranks, rank)[kind]
-    return Exchange(kind, ranks, wire, clock.cold(run))
+    return TimedExchange(kind, ranks, wire, clock.cold(run))
 
 
 def _calls(

@@ -147,13 +147,13 @@ def _cell(spec: Spec, seconds: float, config: DeviceConfig) -> TimedCell:
 def foretold(spec: Spec, config: DeviceConfig, end: End = "middle") -> float:
     """Seconds forward and backward of one rank of a cell, at one end of the band."""
     on = ceilings(config, end)
-    lie = placement(_Degrees(spec.tp, spec.sp, 1, spec.ep, spec.etp, spec.dp), DEFAULT_ORDER, on.domain)
+    lie = placement(_CellDegrees(spec.tp, spec.sp, 1, spec.ep, spec.etp, spec.dp), DEFAULT_ORDER, on.domain)
     how = times.Pricing(on, LinkTraffic(lie), causal=False, graphs=True, hidden_axes=())
     each = times.program_times(predicted(spec), how)
     return float(sum(times.passed([each], way, how).seconds for way in ("forward", "backward")))
 
 
-class _Degrees(NamedTuple):
+class _CellDegrees(NamedTuple):
     tp: int
     sp: int
     pp: int
