@@ -287,8 +287,14 @@ def test_rows_go_to_the_nodes_of_a_tokens_groups():
 
 
 def test_a_slower_network_is_stated_in_a_plan():
-    asked = {"scope": "attention", "device": "910b-64gb", "form": "explicit", "kernel": "eager", "sp": 16}
-    own, slow = (mla_cost.plan(**asked, **more).results[0].time for more in ({}, {"inter_node_gb_s": 11}))
+    asked: dict[str, Any] = {
+        "scope": "attention",
+        "device": "910b-64gb",
+        "form": "explicit",
+        "kernel": "eager",
+        "sp": 16,
+    }
+    own, slow = (mla_cost.plan(**asked, inter_node_gb_s=rate).results[0].time for rate in (None, 11))
     assert own is not None
     assert slow is not None
     assert slow.exposed["sp"] > 1.5 * own.exposed["sp"]
