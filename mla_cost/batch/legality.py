@@ -87,6 +87,7 @@ def _states(model: ModelConfig, points: Points) -> Any:
 
 def _settings(points: Points) -> Any:
     """Settings that exclude each other."""
+    columns = tuple(points[name] for name in ("ep", "etp", "sp", "seq_len"))
 
     def wrong(settings: PlanSettings) -> bool:
         try:
@@ -95,7 +96,7 @@ def _settings(points: Points) -> Any:
             return True
         return False
 
-    return _asked(points, points.choices(NOT_OF_LAYERS, ALIKE), (points["ep"], points["etp"]), wrong)
+    return _asked(points, points.choices(NOT_OF_LAYERS, ALIKE), columns, wrong)
 
 
 def _asked(points: Points, choices: Any, columns: tuple[Any, ...], wrong: Callable[[PlanSettings], bool]) -> Any:

@@ -81,6 +81,21 @@ class Case(NamedTuple):
     sharding: Sharding
 
 
+class Offload(NamedTuple):
+    """An optimizer that steps on the host for a share of a rank's part, with its states there. Bytes for each weight.
+
+    host: kept there; to_host: its gradient, each step; the new weight comes back in the weight's own dtype.
+    moment_dtype, main_dtype, optimizer: the only ones that it has.
+    """
+
+    host: int
+    to_host: int
+    source: str
+    moment_dtype: str = "fp32"
+    main_dtype: str = "fp32"
+    optimizer: str = "adam"
+
+
 class Sharding(NamedTuple):
     """How the ranks that hold the same weights share what belongs to them.
 
@@ -94,7 +109,7 @@ class Sharding(NamedTuple):
     ahead, and whether there are replicas: what is alive at each moment of a unit. by_weight: each weight is padded by
     itself, not the buffer. whole_dtype: weights, and what is added up of gradients, are kept in fp32, and weights in
     their own dtype exist only gathered. profiles: of which it is priced, all where empty. own_weights: why it is not
-    priced where units share weights.
+    priced where units share weights. offload: how its optimizer runs on the host; None where that is not priced.
     """
 
     name: str
@@ -115,6 +130,7 @@ class Sharding(NamedTuple):
     whole_dtype: bool = False
     profiles: tuple[str, ...] = ()
     own_weights: str = ""
+    offload: Offload | None = None
 
     def running(self, weight_dtype: str, gradient_dtype: str) -> Sharding:
         """The row that runs at these dtypes: this one, or what stands in its place."""

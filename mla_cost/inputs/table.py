@@ -38,6 +38,7 @@ Norm = Literal["fused", "composite"]
 Profiles = Literal["reference", "megatron"]
 Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 Switched = Literal["off", "on"]
+AttentionBackend = Literal["fused", "unfused", "unfused-in-place"]
 Reshard = Literal["on", "off"]
 CrossEntropy = Literal["native", "no-upcast", "in-place", "native-fused", "fused", "chunked", "te-in-place", "te-fp32"]
 
@@ -310,6 +311,10 @@ _ROWS: Final = (
         scopes=MODEL, reads=STATES, heading=True, example=next(reversed(OPTIMIZERS)),
     ),
     Setting(
+        "optimizer_offload", STEP, "Share of a rank's part of the optimizer whose states and step are on the host",
+        "count", unit="%", default=0, least=0, most=100, scopes=MODEL, reads=STATES, example="100",
+    ),
+    Setting(
         "remat", STEP, "What backward runs again: core_attn, mlp, moe, ...", "text", default="none", most=200,
         metavar="none|full|PART+PART", reads=LAYERS, search="choice", formula="style", heading=True,
         example="core_attn+moe",
@@ -404,6 +409,10 @@ _ROWS: Final = (
         reads=LAYERS, own_code=True, example="off",
     ),
     Setting(
+        "attention_backend", CODE, "Whether attention is the kernel's, or products around a softmax",
+        **_choice(AttentionBackend, "fused"), scopes=MODEL, reads=LAYERS | VERDICTS, own_code=True, example="unfused",
+    ),
+    Setting(
         "cross_entropy", CODE, "How the loss is computed", **_choice(CrossEntropy, "native"), scopes=MODEL,
         reads=LAYERS, example="fused",
     ),
@@ -428,6 +437,12 @@ _ROWS: Final = (
     Setting(
         "other_memory", MEMORY, "Memory beside this scope", "bytes", default=0, unit="bytes", metavar="BYTES",
         reads=VERDICTS, heading=True, example="2GiB",
+    ),
+    Setting(
+        "host_memory", MEMORY, "Memory of one node's host for what ranks keep there", "bytes", default=0, unit="bytes",
+        unsaid="the device's own by default, where it is known", metavar="BYTES", scopes=MODEL, reads=NO_BYTES,
+        axes=NOWHERE, idle=(Idle({"optimizer_offload": (0,)}, "optimizer_offload 0 keeps nothing there"),),
+        example="1TiB",
     ),
     Setting(
         "fragmentation_percent", MEMORY, "Visible memory kept as a margin for fragmentation", "count", unit="%",

@@ -6,7 +6,7 @@ from __future__ import annotations
 POLICIES: dict[str, tuple[str, ...]] = {
     "none": (),
     "full": ("layer",),
-    "core_attn": ("attend",),
+    "core_attn": ("attend", "unfused"),
     "mlp": ("mlp",),
     "moe": ("mixture", "experts", "shared_experts"),  # as one, where a text has it as one
     "shared_experts": ("shared_experts",),

@@ -115,6 +115,9 @@ def _training(
 # ---- widths of heads
 
 
+FUSED: Final = "fused"  # of the setting `attention_backend`: the kernel's own attention runs
+
+
 def head_widths(key: Key, values: Mapping[str, Any]) -> tuple[Any, Any]:
     """The widths of one head that the kernel sees, padding included: of Q and K, and of V. Numbers or arrays."""
     form, size = form_of(key.form), key.predicates.size
@@ -133,7 +136,7 @@ def trained(kernel: Kernel, arch: str, key: Key, values: Mapping[str, Any]) -> A
 
     What is not fused needs nobody's kernel.
     """
-    if not kernel.fused:
+    if not kernel.fused or key.attention_backend != FUSED:
         return True
     found: Any = False
     for limit in kernel.limits:

@@ -34,6 +34,7 @@ class Key(NamedTuple):
     dispatcher: str = "alltoall"
     shared_overlap: str = "off"
     rope_fusion: str = "on"
+    attention_backend: str = "fused"
     cross_entropy: str = "native"
     down_projections: str = "replicated"
     mixer: str = "mla"
@@ -53,6 +54,7 @@ class Key(NamedTuple):
             "dispatcher": self.dispatcher,
             "shared_overlap": self.shared_overlap,
             "rope_fusion": self.rope_fusion,
+            "attention_backend": self.attention_backend,
             "cross_entropy": self.cross_entropy,
             "down_projections": self.down_projections,
             "mixer": self.mixer,

@@ -18,6 +18,7 @@ from mla_cost.pricing import notes as ignored
 from mla_cost.pricing.block import BlockFigures
 from mla_cost.pricing.compare import compare, sends_more_than_baseline
 from mla_cost.pricing.evaluation import too_large
+from mla_cost.pricing.host import host_memory, told
 from mla_cost.pricing.key import Key
 from mla_cost.pricing.links import with_links
 from mla_cost.pricing.model_notes import model_notes
@@ -157,6 +158,7 @@ def _row(
         verdict=_reported_verdict(model, device, it) if device else None,
         notes=(*it.why, *notes, *(ignored.of_times(it.settings, time, time_of) if timed else ())),
         time=time,
+        host=None if alone else host_memory(device, it.settings, it.costs),
     )
     return _in_detail(model, device, it, found, baseline) if alone else found
 
@@ -219,6 +221,9 @@ def _notes(model: ModelConfig, device: DeviceConfig | None, settings: PlanSettin
     """What the reader of a stage's row has to know beside."""
     yield from PROFILES[settings.profile].notes
     yield from model_notes(model, settings, it.costs)
+    beside = host_memory(device, it.settings, it.costs)
+    if beside is not None:
+        yield told(beside)
     yield from ignored.notes(model, settings, it.point, device=device is not None)
 
 
@@ -358,4 +363,5 @@ def _stage(cost: StageCost, sent: int) -> Stage:
         moments_bytes=cost.states.moment_bytes,
         sent_bytes=sent,
         between_steps_bytes=cost.between_steps,
+        host_bytes=cost.states.host_bytes,
     )

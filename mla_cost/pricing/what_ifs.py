@@ -30,6 +30,8 @@ from mla_cost.results import Lever, Result, Status, Verdict
 LONGEST = 4  # changes in a row that the search for a fit tries
 WIDTH = 4  # plans that it follows at each length
 REFUSED: Final = {"illegal", "unsupported"}
+OFFLOAD: Final = "optimizer_offload"
+ALL_OF_IT: Final = 100  # per cent
 _NAMES: Final[Mapping[str, Mapping[str, Any]]] = {"form": FORMS, "scheme": SCHEMES, "kernel": KERNELS}
 
 
@@ -157,6 +159,8 @@ def changes(asked: PricedPlan) -> Iterator[Change]:
         yield from (_degree(axis, settings) for axis in ("tp", "ep"))
         yield _pipeline(asked.model, settings)
         yield from (Change("sharding", {"sharding": name}) for name in SHARDINGS if name != settings.sharding)
+        if SHARDINGS[settings.sharding].offload is not None and settings.optimizer_offload < ALL_OF_IT:
+            yield Change(OFFLOAD, {OFFLOAD: ALL_OF_IT})
 
 
 def _kernels(asked: PricedPlan) -> Iterator[Change]:
@@ -222,6 +226,7 @@ def lever(asked: PricedPlan, change: Change) -> Lever:
     """A change with what it does."""
     after = asked.after(change, timed=asked.row.time is not None)
     made = after.status != "illegal"
+    timed = made and change.lever != OFFLOAD  # a step on the host is not timed
     dropped, kept = _exchanged(asked, after) if made and change.lever == "remat" else (None, None)
     return Lever(
         lever=change.lever,
@@ -238,8 +243,8 @@ def lever(asked: PricedPlan, change: Change) -> Lever:
         reason=after.verdict.reason if after.status in REFUSED else "",
         dropped_bytes=dropped,
         kept_bytes=kept,
-        seconds=after.seconds if made else None,
-        seconds_delta=_less(after.seconds, asked.seconds) if made else None,
+        seconds=after.seconds if timed else None,
+        seconds_delta=_less(after.seconds, asked.seconds) if timed else None,
     )
 
 

@@ -32,6 +32,7 @@ from mla_cost.weights.held import RankParameters
 from mla_cost.weights.states import States, StateSettings, bucket_bytes, shape_of, sharding_problem, states
 
 BUCKET = "ZeRO bucket"
+_MOST_KEYS = 16384  # of the softmax of unfused attention
 MAIN_DTYPES = {"fp32": "fp32", "remainders": "int16"}  # of the setting `main_weights`
 
 
@@ -180,6 +181,7 @@ def state_settings(settings: PlanSettings) -> StateSettings:
         given_back=settings.reshard == "on",
         ahead=settings.prefetch,
         to_owners=settings.multi_rank_bucket_allreduce == "off",
+        offload=settings.optimizer_offload,
     )
 
 
@@ -312,6 +314,7 @@ def require_profile(settings: PlanSettings) -> None:
         raise Illegal(f"dispatcher {settings.dispatcher} needs ep above 1; use dispatcher alltoall")
     if settings.dispatcher != "alltoall" and settings.etp > 1:
         raise Illegal(f"dispatcher {settings.dispatcher} is not priced with etp above 1; use etp 1 or alltoall")
+    _require_attention(settings)
     if settings.remat_layers is not None and settings.remat != "full":
         raise Illegal(
             f"remat_layers counts the layers of a chunk that remat full runs again, and remat is {settings.remat}; "
@@ -319,6 +322,27 @@ def require_profile(settings: PlanSettings) -> None:
         )
     if settings.shared_overlap == "on" and "shared_experts" in settings.remat.split("+"):
         raise Illegal("shared experts cannot both overlap and be recomputed; use shared_overlap off")
+
+
+def _require_attention(settings: PlanSettings) -> None:
+    """Transformer Engine's unfused attention: no context parallelism, and its own softmax below 16,384 keys only.
+
+    NVIDIA/TransformerEngine@d0067d0da6cb attention/dot_product_attention/utils.py:1080-1090; softmax.py:199-219.
+
+    Raises:
+        Illegal: naming the setting and what to change.
+
+    """
+    used = f"attention_backend {settings.attention_backend}"
+    if settings.attention_backend == automatic.FUSED:
+        return
+    if settings.sp > 1:
+        raise Illegal(f"{used} runs on one rank of a sequence; use sp 1, or attention_backend {automatic.FUSED}")
+    if settings.seq_len >= _MOST_KEYS or settings.seq_len % 8:
+        raise Illegal(
+            f"{used} is priced with its own softmax, for sequences below {_MOST_KEYS} that 8 divides, and seq_len is "
+            f"{settings.seq_len}; use attention_backend {automatic.FUSED}"
+        )
 
 
 def _belongs(field: str, settings: PlanSettings, others: Sequence[str], way_out: str) -> str:

@@ -45,7 +45,7 @@ class Stage(NamedTuple):
     the optimizer step, nothing is in flight or kept, and working is what the step makes. moments: Adam's part of the
     optimizer, which the first step makes. sent: wire bytes of one rank in one optimizer step, over all axes.
     between_steps: what is allocated when a step has ended, as logs tell it: states, persistent buffers, and what a
-    pipeline's loop goes on holding.
+    pipeline's loop goes on holding. host: in the memory of the rank's host.
     """
 
     stage: int
@@ -65,6 +65,7 @@ class Stage(NamedTuple):
     moments_bytes: int = 0
     sent_bytes: int = 0
     between_steps_bytes: int = 0
+    host_bytes: int = 0
 
 
 class Memory(NamedTuple):
@@ -290,6 +291,23 @@ class TraceSlice(NamedTuple):
     told: Mapping[str, Any]
 
 
+class HostMemory(NamedTuple):
+    """What ranks keep in their host's memory, and whether a node has it. Bytes.
+
+    bytes: of the rank that keeps most; node: of as many such `ranks`. available: of a node, None where it is not known,
+    and then status is `unknown`. to_host, from_host: over a rank's host link, in one optimizer step.
+    """
+
+    bytes: int
+    ranks: int
+    node_bytes: int
+    available_bytes: int | None
+    status: Literal["fits", "oom", "unknown"]
+    to_host_bytes: int
+    from_host_bytes: int
+    source: str
+
+
 class Beside(NamedTuple):
     """The same blocks op by op under an eager kernel, where a fused one was chosen for them. Bytes."""
 
@@ -320,6 +338,7 @@ class Result(NamedTuple):
     notes: tuple[str, ...] = ()
     time: Time | None = None
     beside: Beside | None = None
+    host: HostMemory | None = None
 
 
 class TermItem(NamedTuple):

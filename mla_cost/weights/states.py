@@ -12,7 +12,17 @@ from typing import Final, NamedTuple
 from mla_cost.declared import defaults
 from mla_cost.declared.optimizers import OPTIMIZERS
 from mla_cost.declared.shardings import SHARDINGS
-from mla_cost.declared.states import GRADIENTS, MASTER, MOMENTS, PARTIAL, WEIGHTS, Gathering, Optimizer, Sharding
+from mla_cost.declared.states import (
+    GRADIENTS,
+    MASTER,
+    MOMENTS,
+    OPTIMIZER,
+    PARTIAL,
+    WEIGHTS,
+    Gathering,
+    Optimizer,
+    Sharding,
+)
 from mla_cost.errors import InputError
 from mla_cost.inputs.config import ModelConfig
 from mla_cost.language.machine import DTYPE_BYTES
@@ -31,7 +41,7 @@ class StateSettings(NamedTuple):
     master weights, `int16` for the lower halves of fp32 ones. sharded_down: down-projections are split over tp instead
     of whole on each rank. megatron_sp: gradients of weights whole over tp are left partial. replicas, given_back,
     ahead: of a sharding that splits weights: copies of all parts, whether what forward gathered is given back, units
-    gathered before their turn.
+    gathered before their turn. offload: per cent of a rank's part that is updated on its host.
     """
 
     sharding: str = defaults.SHARDING
@@ -46,6 +56,7 @@ class StateSettings(NamedTuple):
     given_back: bool = True
     ahead: int = 0
     to_owners: bool = False
+    offload: int = 0
 
     @property
     def gathering(self) -> Gathering | None:
@@ -96,7 +107,7 @@ class States(NamedTuple):
     """Bytes on one rank.
 
     step_bytes: what the optimizer step makes beside what is held, when no activation is alive any more; of it
-    making_bytes for the update of a matrix.
+    making_bytes for the update of a matrix. host_bytes: on the rank's host; to_host, from_host: sent in a step.
     The moments are made by the first optimizer step: before it a run holds `total` less `moment_bytes`.
     """
 
@@ -109,6 +120,9 @@ class States(NamedTuple):
     items: tuple[StateItem, ...]
     step_bytes: int = 0
     making_bytes: int = 0
+    host_bytes: int = 0
+    to_host_bytes: int = 0
+    from_host_bytes: int = 0
 
     @property
     def optimizer_bytes(self) -> int:
@@ -163,6 +177,7 @@ def states(held: RankParameters, parallel: Parallel, settings: StateSettings = D
     require(parallel, settings)
     items = tuple(item for flat in held.trained for item in _items(flat, parts_of(flat, parallel, settings), settings))
     making = _making(held, parallel, settings)
+    host = _on_host(held, parallel, settings)
     return States(
         weight_bytes=_named(items, WEIGHTS),
         gradient_bytes=_named(items, GRADIENTS) + _named(items, PARTIAL),
@@ -174,7 +189,32 @@ def states(held: RankParameters, parallel: Parallel, settings: StateSettings = D
         step_bytes=making
         + sum(_copied_gradients(flat, parts_of(flat, parallel, settings), settings) for flat in held.trained),
         making_bytes=making,
+        host_bytes=host.kept,
+        to_host_bytes=host.sent,
+        from_host_bytes=host.back,
     )
+
+
+class _OnHost(NamedTuple):
+    """Bytes on a rank's host, and those that cross to it and back in a step."""
+
+    kept: int = 0
+    sent: int = 0
+    back: int = 0
+
+
+def _on_host(held: RankParameters, parallel: Parallel, settings: StateSettings) -> _OnHost:
+    row = settings.row.offload
+    if not settings.offload or row is None:
+        return _OnHost()
+    away = [(_line(flat, parallel, settings).away(MASTER, flat.elements), flat.dtype) for flat in held.trained]
+    count = sum(elements for elements, _ in away)
+    back = sum(elements * DTYPE_BYTES[dtype] for elements, dtype in away)
+    return _OnHost(count * row.host, count * row.to_host, back)
+
+
+def _line(flat: Flat, parallel: Parallel, settings: StateSettings) -> _Line:
+    return _Line(flat, parts_of(flat, parallel, settings), settings.row, settings.offload)
 
 
 def _making(held: RankParameters, parallel: Parallel, settings: StateSettings) -> int:
@@ -200,6 +240,8 @@ def sharding_problem(parallel: Parallel, settings: StateSettings) -> str:
             f"sharding {settings.sharding} keeps weights in fp32 and none beside them; change main_weights to fp32, or "
             "sharding to distributed"
         )
+    if settings.offload and _offload_problem(settings):
+        return _offload_problem(settings)
     whole = settings.tensors.whole
     if whole and settings.sharding not in whole:
         return (
@@ -207,6 +249,22 @@ def sharding_problem(parallel: Parallel, settings: StateSettings) -> str:
             f"sharding to {' or '.join(reversed(whole))}"
         )
     return _replicas_problem(parallel, settings) if settings.replicas > 1 else ""
+
+
+def _offload_problem(settings: StateSettings) -> str:
+    """Why no optimizer of that kind runs on the host."""
+    row, given_up = settings.row.offload, "change optimizer_offload to 0"
+    if row is None:
+        others = " or ".join(name for name, each in SHARDINGS.items() if each.offload is not None)
+        return f"optimizer_offload is priced with sharding {others}, and it is {settings.sharding}; {given_up}"
+    for field, has, wanted in (
+        ("optimizer", settings.optimizer, row.optimizer),
+        ("moment_dtype", settings.moment_dtype, row.moment_dtype),
+        ("main_weights", settings.main_dtype, row.main_dtype),
+    ):
+        if has != wanted:
+            return f"the optimizer on the host has {field} {wanted} only; use that, or {given_up}"
+    return ""
 
 
 def _replicas_problem(parallel: Parallel, settings: StateSettings) -> str:
@@ -249,7 +307,7 @@ def padded_elements(flat: Flat, ranks: int, row: Sharding) -> int:
 
 def _items(flat: Flat, ranks: int, settings: StateSettings) -> Iterator[StateItem]:
     """Every state of one buffer."""
-    line = _Line(flat, ranks, settings.row)
+    line = _Line(flat, ranks, settings.row, settings.offload)
     weight, gradient = DTYPE_BYTES[flat.dtype], DTYPE_BYTES[settings.gradient_dtype]
     if settings.row.whole_dtype:
         weight = gradient = DTYPE_BYTES[FULL]
@@ -273,19 +331,33 @@ def _kept(flat: Flat, settings: StateSettings) -> Iterator[tuple[int, int]]:
 
 
 class _Line(NamedTuple):
-    """The states of one buffer under a row."""
+    """The states of one buffer under a row, so many per cent of its optimizer's on the host."""
 
     flat: Flat
     ranks: int
     row: Sharding
+    offload: int = 0
 
     def of(self, state: str, elements: int, size: int) -> StateItem:
         """One state of so many weights: a part of the padded buffer, all of it, or the weights alone."""
         ranks = self.ranks if state in self.row.split else 1
-        kept, least = elements, ceil_divide(elements, ranks)
-        if state in self.row.split | self.row.padded:
-            kept = padded_elements(self.flat._replace(elements=elements), self.ranks, self.row) // ranks
-        return StateItem(state, self.flat.holder, kept * size, (kept - least) * size, elements, size, ranks)
+        kept, least = self._part(state, elements), ceil_divide(elements, ranks)
+        padding, away = kept - least, self.away(state, elements)
+        return StateItem(
+            state, self.flat.holder, (kept - away) * size, min(padding, kept - away) * size, elements, size, ranks
+        )
+
+    def away(self, state: str, elements: int) -> int:
+        """Of a rank's part of so many weights, those whose state is on the host; one whole weight more in truth."""
+        if state not in OPTIMIZER:
+            return 0
+        return ceil_divide(self._part(state, elements) * self.offload, 100)
+
+    def _part(self, state: str, elements: int) -> int:
+        if state not in self.row.split | self.row.padded:
+            return elements
+        ranks = self.ranks if state in self.row.split else 1
+        return padded_elements(self.flat._replace(elements=elements), self.ranks, self.row) // ranks
 
 
 def _copied_gradients(flat: Flat, ranks: int, settings: StateSettings) -> int:
@@ -298,7 +370,7 @@ def _copied_gradients(flat: Flat, ranks: int, settings: StateSettings) -> int:
         return 0
     if settings.gradient_dtype == FULL or main != FULL:
         return 0
-    return _Line(flat, ranks, settings.row).of(MOMENTS, flat.elements, DTYPE_BYTES[FULL]).bytes
+    return _Line(flat, ranks, settings.row, settings.offload).of(MOMENTS, flat.elements, DTYPE_BYTES[FULL]).bytes
 
 
 def _named(items: Iterable[StateItem], name: str) -> int:

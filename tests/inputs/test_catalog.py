@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+import mla_cost
 from mla_cost.cli import catalogue
 from mla_cost.errors import InputError
 from mla_cost.inputs import catalog
@@ -257,12 +258,29 @@ LOWER_LOGS = {  # GiB that torch shows in logs found after the data was gathered
     "h20-96gb": 97285 / 1024,
     "h800-80gb": 79.10,
 }
+# devices that the data does not list: what a runtime shows in all, and what torch shows in logs, as published
+LATER = {
+    "b300-288gb": (275040 * 2**20, int(267.69 * 2**30)),
+    "gb300": (284208 * 2**20, int(276.50 * 2**30)),
+    "h20-141gb": (143771 * 2**20, int(139.72 * 2**30)),
+    "mi355x": (288 * 2**30 - 16 * 2**20, int(287.98 * 2**30)),
+}
+
+
+def test_devices_found_after_the_data() -> None:
+    for name, (total, visible) in LATER.items():
+        device = catalog.device(name)
+        assert (device.runtime_total_bytes.integer, device.visible_bytes.integer) == (total, visible)
+        asked: dict[str, Any] = {"scope": "attention", "model": "deepseek-v3", "form": "explicit", "seq_len": 4096}
+        (row,) = mla_cost.plan(**asked, device=name).results
+        assert row.verdict is not None
+        assert (row.kernel, row.verdict.status) == ("flash", "fits")
 
 
 @with_data
 def test_every_device_of_the_data_is_here() -> None:
     listed = yaml.safe_load((DATA / "hardware.yaml").read_text(encoding="utf-8"))["devices"]
-    assert len(listed) == len(catalog.device_names())
+    assert len(listed) == len(set(catalog.device_names()) - LATER.keys())
     for entry in listed:
         device = catalog.device(entry["name"])
         assert device.runtime_total_bytes.value == entry["memory"]["runtime_total_bytes"]["value"]

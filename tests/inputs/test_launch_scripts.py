@@ -23,8 +23,8 @@ MEGATRON: dict[str, Any] = {
     "model": "deepseek-v3", "form": ["explicit"], "profile": "megatron", "seq_len": 4096,
     "tp": 2, "sp": 2, "pp": 4, "ep": 16, "etp": 1, "dp": 16, "scheme": "ring",
     "micro_batch": 1, "micro_batches": 64, "pipeline_layout": "Et*15|t*16|t*16|t*14mL",
-    "sharding": "distributed", "dtype": "bf16", "gradient_dtype": "bf16", "moment_dtype": "bf16",
-    "main_weights": "remainders", "remat": "mla_up_proj+moe", "dispatcher": "deepep", "shared_overlap": "on",
+    "sharding": "distributed", "dtype": "bf16", "gradient_dtype": "bf16", "optimizer_offload": 100,
+    "remat": "mla_up_proj+moe", "dispatcher": "deepep", "shared_overlap": "on",
     "vocab_multiple": 3232,
 }  # fmt: skip
 # layer 27 of 28 does nothing: the last stage holds six. 16 x 8 ranks over 2 x 2 x 4 are dp 8
@@ -101,7 +101,7 @@ def test_what_is_assumed_names_its_source_and_what_is_ignored_its_reason() -> No
     assert assumed["scheme"].source == "NVIDIA/Megatron-LM@d98e8a64 megatron/training/arguments.py:3221"
     assert "DeepSeek-V3's" in assumed["facts.vocab_size"].why
     ignored = {each.said: each for each in found.ignored}
-    assert ignored["--optimizer-cpu-offload"].priced
+    assert found.settings["optimizer_offload"] == 100
     assert ignored["--a-flag-of-our-own 7"].why == "is not known here"
     assert any("more_arguments.sh: another file is not read" in each.why for each in found.ignored)
     with pytest.raises(InputError, match=r"--strict: the file does not decide .*scheme"):
@@ -137,7 +137,8 @@ def test_a_script_prices_as_its_plan_does(capsys: pytest.CaptureFixture[str]) ->
     assert ended.value.code == 0, told.err
     row = mla_cost.plan(**{**MEGATRON, "device": "h100-80gb"}).results[0]
     assert str(row.memory.allocated_peak_bytes) in told.out
-    assert "not priced: --optimizer-cpu-offload: states are priced on the device" in told.err
+    assert row.host is not None
+    assert row.host.ranks == 8
 
 
 def test_a_model_that_the_catalogue_has_not_is_the_scripts_own(tmp_path: Path) -> None:

@@ -23,7 +23,12 @@ from mla_cost.results.columns import plan_columns
 
 FLAGGED = [row for row in TABLE.values() if row.flag]
 SAID: dict[str, Any] = {"seq_len": 131072, "device": ("h100-80gb",), "form": ("laga",), "other_memory": 2 * 2**30}
-SAID |= {"tokens": 14_800_000_000_000, "reserve": {"runtime context": 2**30}, "pipeline_layout": "Et|(tt|)*3tL"}
+SAID |= {
+    "host_memory": 2**40,
+    "tokens": 14_800_000_000_000,
+    "reserve": {"runtime context": 2**30},
+    "pipeline_layout": "Et|(tt|)*3tL",
+}
 
 
 def value_of(row: Setting) -> Any:

@@ -755,3 +755,32 @@ def test_the_reference_has_nothing_that_stands():
 def test_degrees_are_refused_before_programs():
     with pytest.raises(Illegal, match="heads"):
         stage_costs(catalog.model("moonlight"), "explicit", settings(tp=3), "cuda")
+
+
+def test_unfused_attention_keeps_probabilities_and_refuses_several_ranks_of_a_sequence():
+    """Beside q, k, v and the output: probabilities [b n S S], no log-sum-exp; 16 heads of 32 on one of two ranks."""
+    asked: dict[str, Any] = {"seq_len": 4096, "micro_batch": 4, "tp": 2, "sp": 1, "rope_fusion": "off"}
+    fused, unfused = (
+        segment(proxy(), "dense", **asked, attention_backend=backend) for backend in ("fused", "unfused-in-place")
+    )
+    heads = proxy().dims.heads // 2
+    statistics = 4 * 4 * heads * 4096
+    assert unfused.saved_bytes - fused.saved_bytes == 2 * 4 * heads * 4096**2 - statistics
+    later = segment(proxy(), "dense", **asked, attention_backend="unfused")
+    assert later.backward.bytes > unfused.backward.bytes  # the softmax's own gradient, beside that of its result
+    recomputed = segment(proxy(), "dense", **asked, attention_backend="unfused", remat="core_attn")
+    assert fused.saved_bytes - recomputed.saved_bytes == statistics
+    for wrong, said in (
+        ({"sp": 2}, "use sp 1"),
+        ({"seq_len": 16384}, "below 16384"),
+        ({"profile": "reference"}, "belongs"),
+    ):
+        with pytest.raises(Illegal, match=said):
+            stage_costs(proxy(), "explicit", settings(**{**asked, "attention_backend": "unfused", **wrong}), "cuda")
+
+
+def test_packed_input_pads_v_to_the_width_of_k():
+    """multi_latent_attention.py:85-122: V and attention's output are 192 wide, and the output is cut in a copy."""
+    asked: dict[str, Any] = {"seq_len": 4096, "sp": 1, "tp": 1}
+    plain, packed = (segment(proxy(), "dense", **asked, value_padding=padding) for padding in ("none", "qk"))
+    assert packed.saved_bytes - plain.saved_bytes == 4096 * 128 * 2 * ((192 - 128) + (192 - 128) + 128)

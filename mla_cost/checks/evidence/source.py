@@ -22,6 +22,7 @@ SOURCES = (
     "counted",
     "public_runs",
     "other_runs",
+    "recipes",
     "time_runs",
 )  # in the order of the page; a further source is one more file and name
 Unit = Literal[

@@ -19,8 +19,9 @@ attend(q, key, value):
 LIMITS = (
     Limit(
         "FlashAttention-2",
-        ("sm80", "sm90", "sm100", "gfx942"),
-        "Dao-AILab/flash-attention@0251105a csrc/flash_attn/flash_api.cpp:439,868,881; on gfx942 its CK build",
+        ("sm80", "sm90", "sm100", "sm103", "gfx942", "gfx950"),
+        "Dao-AILab/flash-attention@0251105a csrc/flash_attn/flash_api.cpp:439,868,881; on gfx942 and gfx950 its CK "
+        "build, whose README names MI300x and MI355x",
         max_qk=256,
         max_v=256,
         equal=True,
@@ -35,7 +36,7 @@ LIMITS = (
     ),
     Limit(
         "cuDNN 9.11 or later through Transformer Engine",
-        ("sm100",),
+        ("sm100", "sm103"),  # sm_arch_ >= 100
         "NVIDIA/TransformerEngine@d0067d0d transformer_engine/common/fused_attn/fused_attn.cpp:296-353",
         only=((192, 128),),
     ),
@@ -47,8 +48,9 @@ LIMITS = (
     ),
     Limit(
         "FlashAttention-4",
-        ("sm90", "sm100"),
-        "Dao-AILab/flash-attention flash_attn/cute/interface.py, commits 156137b1 (sm100) and 71bf77c8 (sm90)",
+        ("sm90", "sm100", "sm103"),
+        "Dao-AILab/flash-attention flash_attn/cute/interface.py, commits 156137b1 (sm100) and 71bf77c8 (sm90); "
+        "sm103 runs what sm100 does (NovaSky-AI/SkyRL pull request 2132)",
         only=((192, 128),),
     ),
     Limit(

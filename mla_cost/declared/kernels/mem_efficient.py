@@ -47,14 +47,14 @@ attend(q, key, value):
     limits=(
         Limit(
             "PyTorch memory-efficient SDPA",
-            ("sm80", "sm90", "sm100"),
+            ("sm80", "sm90", "sm100", "sm103"),
             f"{_CUTLASS}; not run here",
             multiple_of=8,
             dtypes=_DTYPES,
         ),
         Limit(
             "PyTorch memory-efficient SDPA by AOTriton 0.12 or later",
-            ("gfx942",),
+            ("gfx942", "gfx950"),
             f"{_CUTLASS}; AOTriton 0.12 takes unequal widths up to 512",
             max_qk=512,
             max_v=512,

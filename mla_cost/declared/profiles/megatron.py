@@ -17,11 +17,28 @@ forward(x):
     exchange query q
     exchange key key
     exchange value value
-    o = attend q, key, value
+    if attention_backend == fused
+        o = attend q, key, value
+    else
+        o = unfused q, key, value
     drop q, key, value
     exchange output o
     y = linear "row" o, W_o[h n v]
     return y
+
+unfused(q, key, value):
+    causal = causal_mask q, key
+    scores = scaled_scores q, key
+    if attention_backend == unfused
+        probabilities = masked_softmax scores
+    else
+        probabilities = masked_softmax "in-place" scores
+    context = einsum "bnst,tbnd->bnsd" "attention" probabilities, value
+    turned = permute "bnsd" context
+    drop context
+    o = contiguous turned
+    drop turned
+    return o
 
 projections(x):
     if d_q
@@ -300,9 +317,11 @@ _WORKSPACE, _SMALL = 32 * 2**20 + 1024, {"sm80": 4 * 2**20}
 # under that of autograd's: the pool hands them out by thread.
 _TORCH_CUBLAS = (
     "pytorch/pytorch aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize: 4096 x 8 KiB from sm90 on, "
-    "2 x 4096 + 8 x 16 KiB before; two handles, the main thread's and autograd's (CUBLAS_WORKSPACE_CONFIG sets it)"
+    "2 x 4096 + 8 x 16 KiB before, 128 MiB on gfx942 and gfx950; two handles, the main thread's and autograd's "
+    "(CUBLAS_WORKSPACE_CONFIG sets it)"
 )
-_TORCH_WORKSPACE, _TORCH_SMALL = 4096 * 8 * 1024, {"sm80": 4096 * 1024 * 2 + 16 * 1024 * 8}
+_TORCH_WORKSPACE = 4096 * 8 * 1024
+_TORCH_OTHERS = {"sm80": 4096 * 1024 * 2 + 16 * 1024 * 8, "gfx942": 128 * 2**20, "gfx950": 128 * 2**20}
 _NO_PATH = "Megatron-Core trains dense MLA by expanding the latent; use form explicit, or profile reference"
 
 _SPARSE = (
@@ -349,7 +368,7 @@ PROFILE = Profile(
             2 * _TORCH_WORKSPACE,
             _TORCH_CUBLAS,
             role="head",
-            on={arch: 2 * size for arch, size in _TORCH_SMALL.items()},
+            on={arch: 2 * size for arch, size in _TORCH_OTHERS.items()},
         ),
     ),
     shardings=("ddp", "distributed"),

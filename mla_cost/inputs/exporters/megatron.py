@@ -41,6 +41,7 @@ SAID: Final = frozenset(
             "dp",
             "micro_batches",
             "optimizer",
+            "optimizer_offload",
             "virtual_stages",
             "dtype",
             "gradient_dtype",
@@ -134,7 +135,12 @@ def _states(told: PlanSettings) -> Words:
     if told.sharding == SHARED_STATES:
         yield ("--use-distributed-optimizer",)
     half = told.gradient_dtype == "bf16"
-    if told.main_weights == "remainders":
+    if told.optimizer_offload:
+        yield ("--optimizer-cpu-offload",)
+        yield "--optimizer-offload-fraction", str(told.optimizer_offload / 100)
+        yield ("--use-precision-aware-optimizer",)
+        yield "--main-grads-dtype", told.gradient_dtype
+    elif told.main_weights == "remainders":
         yield ("--use-precision-aware-optimizer",)
         yield "--main-grads-dtype", told.gradient_dtype
         yield "--exp-avg-dtype", told.moment_dtype
@@ -165,6 +171,8 @@ def _own_words(launch: ExportedLaunch) -> Words:
         yield ("--moe-shared-expert-overlap",)
     if told.rope_fusion == "off":
         yield ("--no-rope-fusion",)
+    if told.attention_backend != "fused":
+        yield "--attention-backend", "unfused"
     if told.cross_entropy in {"native-fused", "te-fp32"}:
         yield ("--cross-entropy-loss-fusion",)
         yield "--cross-entropy-fusion-impl", "native" if told.cross_entropy == "native-fused" else "te"
@@ -179,6 +187,7 @@ def said(launch: ExportedLaunch) -> frozenset[str]:
     found |= {"sp_inside"} if told.scheme == HIERARCHICAL else set()
     if told.profile == _OWN_CODE:
         found |= {"dispatcher", "shared_overlap", "rope_fusion"}
+        found |= {"attention_backend"} if told.attention_backend != "unfused-in-place" else set()
         found |= {"cross_entropy"} if told.cross_entropy in {"native", "native-fused", "te-fp32"} else set()
     return frozenset(found)
 

@@ -22,7 +22,7 @@ _PER_NODE: Final = (
 )
 _PROFILE: Final = "megatron"
 # settings that mean something under a profile with code of its own
-OF_OWN_CODE: Final = ("dispatcher", "shared_overlap", "rope_fusion", "cross_entropy")
+OF_OWN_CODE: Final = ("dispatcher", "shared_overlap", "rope_fusion", "attention_backend", "cross_entropy")
 # flags that change no priced figure, by how their names begin or end: what data, how long, what is reported and stored
 _QUIET: Final = re.compile(
     r"--(no-)?(lr|min-lr|weight-decay|.*-wd-|adam|clip-grad|optimizer$|log|tensorboard|wandb|save|load|ckpt|dist-ckpt"
@@ -42,7 +42,6 @@ _NOT_PRICED: Final[Mapping[str, str]] = {
     "--fp8-recipe": "FP8 is not priced: bf16 linears are",
     "--fp8-param-gather": "FP8 weights are not priced",
     "--fp4-format": "FP4 is not priced: bf16 linears are",
-    "--optimizer-cpu-offload": "states are priced on the device",
     "--fine-grained-activation-offloading": "activations are priced on the device",
     "--cpu-offloading-num-layers": "activations are priced on the device",
     "--moe-expert-capacity-factor": "all rows of an even share are priced, none dropped",

@@ -196,7 +196,10 @@ def _optimizer(given: Arguments, reading: FileReading) -> None:
         reading.take("optimizer", found, given.said("--optimizer"))
     elif found not in {None, *ADAM}:
         reading.ignore(given.said("--optimizer"), "two moments of Adam are priced", priced=True)
-    _moment_dtypes(given, reading)
+    if given.has("--optimizer-cpu-offload"):  # which hands dtypes of moments on to nobody
+        reading.take("optimizer_offload", _per_cent(given, "--optimizer-offload-fraction"), "--optimizer-cpu-offload")
+    else:
+        _moment_dtypes(given, reading)
     fsdp, shared = given.has("--use-megatron-fsdp", "--use-torch-fsdp2"), given.has("--use-distributed-optimizer")
     strategy = given.text("--data-parallel-sharding-strategy")
     if fsdp and strategy == "no_shard":
@@ -210,6 +213,25 @@ def _optimizer(given: Arguments, reading: FileReading) -> None:
     else:
         why = "--use-distributed-optimizer is off where absent"
         reading.assume("sharding", PLAIN, why, f"{ARGUMENTS}:3156")
+
+
+def _per_cent(given: Arguments, flag: str) -> int:
+    """A fraction as per cent, all of it where absent (training/arguments.py:2922).
+
+    Raises:
+        InputError: no number from 0 to 1.
+
+    """
+    text = given.text(flag)
+    if text is None:
+        return 100
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise InputError("must be a number from 0 to 1", file=given.file, field=flag, value=text)
+    return round(100 * share)
 
 
 def _moment_dtypes(given: Arguments, reading: FileReading) -> None:
@@ -277,6 +299,8 @@ def _experts(given: Arguments, reading: FileReading) -> None:
 def _loss(given: Arguments, reading: FileReading) -> None:
     if given.has("--no-rope-fusion"):
         reading.take("rope_fusion", "off", "--no-rope-fusion")
+    if given.text("--attention-backend") == "unfused":
+        reading.take("attention_backend", "unfused", "--attention-backend")
     fused, kind = given.has("--cross-entropy-loss-fusion"), given.text("--cross-entropy-fusion-impl") or "native"
     if fused:
         reading.take("cross_entropy", "native-fused" if kind == "native" else "te-fp32", f"{fused} {kind}")
