@@ -108,7 +108,7 @@ class Recorder(Allocator):
         dtype = dtype or self.dtype
         dims = tuple(self.predicates.present(dim) for dim in dims)
         axes = contiguous(self.predicates, dims)
-        size = self.predicates.elements(dims) * DTYPE_BYTES[dtype]
+        size = self.predicates.multiple(dims, DTYPE_BYTES[dtype])
         allocation = Allocation(number=-1, label=name, dims=dims, dtype=dtype, size=size, kind="parameter")
         self.timeline.parameters.append(allocation)
         tensor = Tensor(Storage(self, allocation), axes, dtype, name)

@@ -104,6 +104,7 @@ class Predicates:
     __slots__ = (
         "_atoms",
         "_elements",
+        "_multiples",
         "_row_majors",
         "alike",
         "heads_divided",
@@ -128,6 +129,7 @@ class Predicates:
         self.nested = nested
         self._atoms: dict[str, Atoms] = {}
         self._elements: dict[tuple[str, ...], Polynomial] = {}
+        self._multiples: dict[tuple[tuple[str, ...], int], Polynomial] = {}
         self._row_majors: dict[tuple[str, ...], Axes] = {}
         self.alike: dict[tuple[Axes, ...], Axes] = {}  # what `strides.like` found
 
@@ -226,6 +228,13 @@ class Predicates:
             self._elements[names] = found
         return found
 
+    def multiple(self, names: tuple[str, ...], factor: int) -> Polynomial:
+        """So many times the elements of a tensor with these dims: its bytes, or the flops of a product over them."""
+        found = self._multiples.get((names, factor))
+        if found is None:
+            found = self._multiples[names, factor] = self.elements(names) * factor
+        return found
+
 
 @cache
 def predicates(
@@ -257,7 +266,7 @@ def rank_share(predicates: Predicates, rows: tuple[str, ...], outer: tuple[str, 
     divided = not padded and any(part in TP_PARTS for dim in dims for part in dim.split("+"))
     if predicates.rows_divided and not divided:
         dims = tuple("u" if dim == "s" else dim for dim in dims)
-    return predicates.elements(tuple("V_all" if dim == "V" else dim for dim in dims)) * 2
+    return predicates.multiple(tuple("V_all" if dim == "V" else dim for dim in dims), 2)
 
 
 # symbols that follow from others: what is divided, and by what

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache, reduce
+from functools import cached_property, reduce
 from heapq import merge
 from itertools import accumulate
 from operator import add, attrgetter, mul
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from mla_cost.language.machine import PROGRAMS, Collective, Event, Timeline
+from mla_cost.language.machine import Collective, Event, Timeline, once_per_timeline
 from mla_cost.language.polynomial import Polynomial, total
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _everything(event: Event) -> bool:
     return event.allocation is not None
 
 
-@lru_cache(maxsize=PROGRAMS)
+@once_per_timeline
 def account_of(timeline: Timeline) -> Account:
     """The account of a timeline, made once."""
     return Account(timeline)
@@ -336,7 +336,7 @@ class PeakCandidate(NamedTuple):
     bytes: Polynomial
 
 
-@lru_cache(maxsize=PROGRAMS)
+@once_per_timeline
 def candidates(timeline: Timeline, kinds: frozenset[str] | None = None) -> tuple[PeakCandidate, ...]:
     """The moments that can be the peak; kinds None: as the dispatcher sees it, else as `Evaluation.walk_allocated`.
 

@@ -25,6 +25,7 @@ from mla_cost.language.timeline import (
     PersistentBuffer,
     Phase,
     Timeline,
+    once_per_timeline,
 )
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Phase",
     "Tensor",
     "Timeline",
+    "once_per_timeline",
 ]
 
 

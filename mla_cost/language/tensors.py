@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from mla_cost.language.dims import Predicates
@@ -67,6 +68,11 @@ class Tensor:
         return self.dims.index(dim)
 
 
+@cache
+def _constant(number: int) -> Polynomial:
+    return Polynomial.constant(number)
+
+
 class Allocator:
     """Makes tensors, and records what is allocated and computed."""
 
@@ -81,7 +87,6 @@ class Allocator:
         self.kind: WorkClass = "elementwise"  # of what an op runs without telling it
         self._made: list[Polynomial] = []  # by the op that runs
         self._reported = False
-        self._sizes: dict[tuple[tuple[str, ...], str], Polynomial] = {}
 
     def new(self, label: str, dims: Sequence[str], dtype: str | None = None) -> Tensor:
         """Allocate a contiguous tensor."""
@@ -112,10 +117,7 @@ class Allocator:
 
     def bytes_of(self, dims: tuple[str, ...], dtype: str) -> Polynomial:
         """Bytes of a tensor with these dims."""
-        known = self._sizes.get((dims, dtype))
-        if known is None:
-            known = self._sizes[dims, dtype] = self.predicates.elements(dims) * DTYPE_BYTES[dtype]
-        return known
+        return self.predicates.multiple(dims, DTYPE_BYTES[dtype])
 
     def freed(self, allocation: Allocation, merged: bool = False) -> None:
         """Record the end of a storage."""
@@ -208,7 +210,7 @@ class Allocator:
                 work=work,
                 reads=tuple(self._through_memory(each) for each in reads if each is not None),
                 writes=tuple(map(self._through_memory, writes)),
-                launches=Polynomial.constant(launches) if isinstance(launches, int) else launches,
+                launches=_constant(launches) if isinstance(launches, int) else launches,
                 dtype=dtype or self.dtype,
                 product=product,
                 flops=flops,
@@ -245,7 +247,7 @@ class Allocator:
             (self.bytes_of((*batch, *rows, *columns), into or dtype),),
             dtype=dtype,
             product=Product(count(batch), count(rows), count(columns), count(inner)),
-            flops=count((*batch, *rows, *columns, *inner)) * 2,
+            flops=self.predicates.multiple((*batch, *rows, *columns, *inner), 2),
             of_weight=of_weight,
         )
 
@@ -263,7 +265,7 @@ class Allocator:
         """
         count, size = self.predicates.elements, self.bytes_of
         inside, outside = size((*rows, *inner), dtype), size((*rows, *columns), dtype)
-        weight, flops = size((*groups, *columns, *inner), dtype), count((*rows, *columns, *inner)) * 2
+        weight, flops = size((*groups, *columns, *inner), dtype), self.predicates.multiple((*rows, *columns, *inner), 2)
         calls = (
             [
                 (outside, weight, inside, (rows, inner, columns), False),

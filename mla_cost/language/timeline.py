@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, TypeVar
 
 from mla_cost.language.polynomial import ONE, Polynomial
 
-PROGRAMS = 768  # that a process keeps, and of each thing folded from them: with these 150 KB a program (44 MB for 290)
+Further = ParamSpec("Further")
+Made = TypeVar("Made")
+
+PROGRAMS = 512  # that a process keeps, each with what is folded from it: about 250 KB a program
 
 Phase = Literal["forward", "recompute", "backward"]
 Kind = Literal["activation", "parameter", "parameter_gradient"]
@@ -198,3 +203,20 @@ class Timeline:
         self.fused_calls: list[FusedCall] = []
         self.persistent: list[PersistentBuffer] = []
         self.forward_events = 0
+        self.folds: dict[tuple[Any, ...], Any] = {}  # what was made of it, once it is complete
+
+
+def once_per_timeline(
+    fold: Callable[Concatenate[Timeline, Further], Made],
+) -> Callable[Concatenate[Timeline, Further], Made]:
+    """Keep what a fold makes of a complete timeline with the timeline: it goes when that goes."""
+
+    @wraps(fold)
+    def kept(timeline: Timeline, /, *more: Further.args, **named: Further.kwargs) -> Made:
+        asked = (fold, *more, *named.items())
+        if asked not in timeline.folds:
+            timeline.folds[asked] = fold(timeline, *more, **named)
+        made: Made = timeline.folds[asked]
+        return made
+
+    return kept

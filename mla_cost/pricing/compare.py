@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from mla_cost.declared import defaults
 from mla_cost.language import evaluate
 from mla_cost.language.evaluate import account_of
-from mla_cost.language.machine import PROGRAMS, Allocation, Timeline
+from mla_cost.language.machine import Allocation, Timeline, once_per_timeline
 from mla_cost.language.polynomial import Polynomial
 from mla_cost.pricing.block import BlockFigures
 from mla_cost.pricing.compile import timeline
@@ -39,7 +37,7 @@ def compare(ours: BlockFigures, theirs: BlockFigures) -> tuple[Difference, ...]:
     )
 
 
-@lru_cache(maxsize=PROGRAMS)
+@once_per_timeline
 def _groups(timeline: Timeline) -> tuple[str, ...]:
     return tuple(_group(allocation) for allocation in timeline.allocations)
 
@@ -79,6 +77,6 @@ def sends_more_than_baseline(it: BlockFigures) -> bool:
     return sent > theirs
 
 
-@lru_cache(maxsize=PROGRAMS)
+@once_per_timeline
 def _wire(run: Timeline) -> Polynomial:
     return evaluate.wire(run, "forward")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from mla_cost.language import evaluate
 from mla_cost.language.evaluate import Evaluation
-from mla_cost.language.machine import PROGRAMS, Timeline
+from mla_cost.language.machine import Timeline, once_per_timeline
 from mla_cost.language.polynomial import Polynomial
 from mla_cost.results import FlopCount, Flops
 
@@ -30,6 +29,6 @@ def _of_phase(programs: Programs, phase: str, times: int, causal: bool) -> FlopC
     return FlopCount(*(times * total for total in totals))
 
 
-@lru_cache(maxsize=PROGRAMS)
+@once_per_timeline
 def _polynomials(run: Timeline, phase: str, causal: bool) -> tuple[Polynomial, Polynomial]:
     return evaluate.model_flops(run, phase, causal), evaluate.executed_flops(run, phase, causal)

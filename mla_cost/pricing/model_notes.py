@@ -61,7 +61,7 @@ def _experts_fused(costs: Sequence[StageCost]) -> Iterator[str]:
     if point is None or point.key.moe_style != FUSED or PROFILES[point.key.profile].texts:
         return
     kept = {style: saved(point.key._replace(moe_style=style)).at(point.values) for style in TABLE["moe_style"].values}
-    others = [f"{kept[style] - kept[FUSED]:,} bytes as {style} has it" for style in kept if style != FUSED]
+    others = [f"{(kept[style] - kept[FUSED]) / 2**30:,.2f} GiB as {style} has it" for style in kept if style != FUSED]
     yield (
         "router and rows of experts are one fused op each, by construction; written op by op (--moe-style), a layer "
         f"keeps for a micro-batch more: {', '.join(others)}"

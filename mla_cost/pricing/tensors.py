@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from mla_cost.language.dims import declared, product_text
-from mla_cost.language.machine import DTYPE_BYTES, PROGRAMS, Allocation, Timeline
+from mla_cost.language.machine import DTYPE_BYTES, Allocation, Timeline, once_per_timeline
 from mla_cost.pricing.block import BlockFigures
 from mla_cost.results import Breakdown, Memory, TensorCost
 
@@ -62,12 +60,12 @@ def _tensors(it: BlockFigures) -> tuple[TensorCost, ...]:
     )
 
 
-@lru_cache(maxsize=PROGRAMS)
+@once_per_timeline
 def _dims(run: Timeline) -> tuple[str, ...]:
     return tuple({dim: None for allocation in run.allocations for dim in allocation.dims})
 
 
-@lru_cache(maxsize=PROGRAMS)
+@once_per_timeline
 def _texts(run: Timeline) -> tuple[tuple[Allocation, str, str], ...]:
     return tuple((a, " ".join(a.dims), byte_formula(a)) for a in run.allocations)
 

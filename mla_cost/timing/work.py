@@ -6,11 +6,10 @@ The amounts are polynomials; whoever asks puts numbers or arrays in and hands th
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from mla_cost.language.evaluate import Evaluation
-from mla_cost.language.machine import PROGRAMS, Collective, Timeline
+from mla_cost.language.machine import Collective, Timeline, once_per_timeline
 from mla_cost.language.numbers import ceil_divide, maximum, minimum
 from mla_cost.language.polynomial import Polynomial, total
 from mla_cost.language.timeline import KernelRun
@@ -104,7 +103,7 @@ class WorkAccount:
         return tuple(self._index)
 
 
-@lru_cache(maxsize=PROGRAMS)
+@once_per_timeline
 def work_of(timeline: Timeline) -> WorkAccount:
     """The account of a timeline, made once."""
     return WorkAccount(timeline)

@@ -123,7 +123,9 @@ def test_the_spellings_of_pangu() -> None:
 
 
 def test_two_spellings_that_contradict_each_other() -> None:
-    assert "attention_kv_lora_dim: contradicts kv_lora_rank: 256" in refusal(changed(attention_kv_lora_dim=256))
+    assert "attention_kv_lora_dim: is 256, which contradicts kv_lora_rank 512" in refusal(
+        changed(attention_kv_lora_dim=256)
+    )
 
 
 def test_longcat_holds_two_mla_blocks_a_layer_whatever_its_library_saved() -> None:

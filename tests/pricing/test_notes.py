@@ -92,7 +92,7 @@ def test_a_note_says_what_a_router_and_rows_op_by_op_keep_more():
     )
     more = [2048 * (2 * 6 * 2048 + 76), 2048 * (28 * 2048 + 76) + 4 * 64 * 2048]
     (note,) = (text for text in fused.notes if "router" in text)
-    assert f"{more[0]:,} bytes as torchtitan has it, {more[1]:,} bytes as transformers has it" in note
+    assert f"{more[0] / 2**30:,.2f} GiB as torchtitan has it, {more[1] / 2**30:,.2f} GiB as transformers has it" in note
     layers = 26  # of 27, the first is dense
     assert fused.memory.saved_bytes is not None
     saved = [row.memory.saved_bytes for row in (titan, other)]

@@ -223,8 +223,9 @@ def _agreed(text: Mapping[str, Any], keys: tuple[str, ...], file: str) -> Any:
     """The value under any of `keys`; two spellings of one width must not contradict each other."""
     found = {key: text[key] for key in keys if text.get(key) is not None}
     for key, value in found.items():
-        if value != next(iter(found.values())):
-            raise InputError(f"contradicts {next(iter(found))}", file=file, field=key, value=value)
+        first, stated = next(iter(found.items()))
+        if value != stated:
+            raise InputError(f"is {shown(value)}, which contradicts {first} {shown(stated)}", file=file, field=key)
     return next(iter(found.values()), None)
 
 

@@ -152,7 +152,7 @@ def _bmm(machine: Machine, label: str, plan: _Plan, left: Tensor, right: Tensor,
 
 def _count(machine: Machine, plan: _Plan) -> Polynomial:
     everything = dict.fromkeys(plan.left + plan.right)
-    return machine.predicates.elements(plan.sizes("".join(everything))) * 2
+    return machine.predicates.multiple(plan.sizes("".join(everything)), 2)
 
 
 def _multiplied(machine: Machine, label: str, plan: _Plan, left: Tensor, right: Tensor, attention: bool) -> Tensor:

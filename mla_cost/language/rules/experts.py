@@ -92,7 +92,7 @@ def grouped_linear(machine: Machine, label: str, rows: Tensor, weight: Tensor) -
     """Rows [.. in] times each its expert's part of weight [c out in]. Keeps the rows; the weight's gradient first."""
     outer = weight.dims[1]
     result = machine.new(label, (*rows.dims[:-1], outer), rows.dtype)
-    count = machine.predicates.elements((*rows.dims, outer)) * 2
+    count = machine.predicates.multiple((*rows.dims, outer), 2)
     machine.flops(count)
     shape = (weight.dims[:1], rows.dims[:-1], (outer,), rows.dims[-1:], rows.dtype)
     machine.multiplies_rows(*shape, back=False)

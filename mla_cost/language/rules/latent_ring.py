@@ -198,7 +198,7 @@ class _Expands:
 
     def __init__(self, machine: Machine, rows: Dims, weight: Dims) -> None:
         self._machine = machine
-        self._once = machine.predicates.elements((*rows, *weight)) * 2
+        self._once = machine.predicates.multiple((*rows, *weight), 2)
         self._shape = rows, weight[:2], weight[2:]
 
     def forward(self) -> None:

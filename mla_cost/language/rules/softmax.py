@@ -51,4 +51,4 @@ def _if_strided(machine: Machine, tensor: Tensor) -> Polynomial:
 
 
 def _bytes(machine: Machine, tensor: Tensor) -> Polynomial:
-    return machine.predicates.elements(tensor.dims) * DTYPE_BYTES[tensor.dtype]
+    return machine.predicates.multiple(tensor.dims, DTYPE_BYTES[tensor.dtype])

@@ -183,7 +183,7 @@ def chunked_loss(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -
     of_hidden = machine.new(f"gradient of {hidden.label}", hidden.dims, hidden.dtype)
     of_weight = machine.new(f"gradient of {weight.label}", weight.dims, weight.dtype)
     needed = rank_share(machine.predicates, hidden.dims, weight.dims[:1])
-    every = machine.predicates.elements((*hidden.dims, weight.dims[0])) * 2
+    every = machine.predicates.multiple((*hidden.dims, weight.dims[0]), 2)
     machine.flops(needed * 3, (every - needed) * 3)
     rows, inner, columns = hidden.dims[:-1], hidden.dims[-1:], weight.dims[:1]
     machine.multiplies(rows, columns, inner, dtype=hidden.dtype)

@@ -143,7 +143,7 @@ def grouped_rows(machine: Machine, label: str, rows: Tensor, weight: Tensor) -> 
     """
     outer = weight.dims[1]
     result = machine.new(label, (*rows.dims[:-1], outer), rows.dtype)
-    count = machine.predicates.elements((*rows.dims, outer)) * 2
+    count = machine.predicates.multiple((*rows.dims, outer), 2)
     machine.flops(count)
     shape = (weight.dims[:1], rows.dims[:-1], (outer,), rows.dims[-1:], rows.dtype)
     machine.multiplies_rows(*shape, back=False)
@@ -191,7 +191,7 @@ class _Product:
     def _run(self, times: int) -> None:
         """Count the product so many times; what other tp ranks run as well, or rows that pad, no maths asks for."""
         needed = rank_share(self.machine.predicates, self.whole, self.outer)
-        every = self.machine.predicates.elements((*self.whole, *self.outer)) * 2
+        every = self.machine.predicates.multiple((*self.whole, *self.outer), 2)
         self.machine.flops(needed * times, (every - needed) * times)
         rows = self.whole[: len(self.whole) - len(self.inner)]
         if times == 1:

@@ -19,7 +19,7 @@ def route(machine: Machine, label: str, hidden: Tensor, weight: Tensor) -> Tenso
     """
     rows = hidden.dims[:-1]
     logits = machine.new(f"{label} logits", (*rows, "e"), "fp32")
-    count = machine.predicates.elements((*hidden.dims, "e")) * 2
+    count = machine.predicates.multiple((*hidden.dims, "e"), 2)
     machine.flops(count)
     machine.multiplies(rows, ("e",), hidden.dims[-1:], dtype=hidden.dtype, into="fp32")
     kept = _kept(machine, label, rows)
