@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PINS := pyproject.toml constraints.txt
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-TEST_EXTRAS := test,lint,reference,pandas,polars,arrow,plot,report
+TEST_EXTRAS := test,lint,reference,pandas,polars,arrow,plot,report,calibrate
 
 .PHONY: plan test types executor exhaustive docs bench format constraints clean
 .DELETE_ON_ERROR:

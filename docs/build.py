@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from mla_cost.checks.evidence import evidence
 from mla_cost.cli import documented
 from mla_cost.declared.kernels import KERNELS
 from mla_cost.explaining import formulas, schemes
@@ -25,6 +26,7 @@ from mla_cost.language.dims import SYMBOLS
 from mla_cost.language.program import Limit
 from mla_cost.language.workspace import SOFTMAX
 from mla_cost.results import markdown
+from mla_cost.views.evidence import time_words
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = re.compile(r"(?<=<!-- made by docs/build\.py: )([\w-]+)( -->\n)(?:(?!<!--).)*(?=<!-- end -->)", re.DOTALL)
@@ -136,6 +138,22 @@ def ceilings() -> str:
     return markdown.table(("device", *(fact.replace("_", " ") for fact in CEILINGS)), rows)
 
 
+def times() -> str:
+    """How far predicted times are from published ones."""
+    found = evidence(only=("time_runs",)).listed()
+    told = "\n".join(f"- {words}." for words in time_words(found))
+    rows = [
+        (row["id"], _figure(row["published"], row["unit"]), _figure(row["predicted"], row["unit"]),
+         "-" if row["relative_difference"] is None else f"{row['relative_difference']:+.1%}")
+        for row in found["rows"] if row["use"] == "gate" and row["predicted"]
+    ]  # fmt: skip
+    return f"{told}\n\n" + markdown.table(("row to meet first", "published", "predicted", "difference"), rows)
+
+
+def _figure(value: float, unit: str) -> str:
+    return f"{value:,.4g} {unit}" if unit != "ratio" else f"{value:.3f}"
+
+
 # what docs/gallery.md shows: each file is what its command draws
 GALLERY = {
     "stages.svg": "plan deepseek-v3-2048-h800 --form laga",
@@ -148,6 +166,7 @@ GALLERY = {
         "--remat full"
     ),
     "published.svg": "evidence",
+    "times.svg": "evidence --only time_runs",
 }
 
 
@@ -159,6 +178,7 @@ def commands() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "ceilings": ceilings,
+    "times": times,
     "first-output": partial(opening, MODEL_PLAN, "Peak event"),
     "model-output": partial(output, MODEL_PLAN),
     "block-output": partial(output, BLOCK_PLAN),

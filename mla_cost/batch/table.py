@@ -29,7 +29,9 @@ from mla_cost.pricing.key import Key
 from mla_cost.pricing.persistent import Buffer, allowances, by_name
 from mla_cost.pricing.resolve import Illegal, scheme_of
 from mla_cost.pricing.stage import Place, place_point
+from mla_cost.pricing.times import choice_of
 from mla_cost.pricing.whole_model import state_settings
+from mla_cost.timing.work import ExpertChoice
 
 _DECIDE = ("seq_len", "micro_batch", "sp", "sp_inside", "tp", "ep", "etp", "vocab_multiple", "loss_chunks")
 
@@ -86,9 +88,9 @@ class Table:
         self._fill(points)
 
     @property
-    def chosen(self) -> int:
-        """Experts per token."""
-        return self.question.model.num_experts_per_token or 1
+    def chosen(self) -> ExpertChoice:
+        """How a token chooses its experts."""
+        return choice_of(self.question.model)
 
     # ---- structural groups
 

@@ -38,6 +38,8 @@ COMMANDS = {
     "models": "List the models of the catalogue.",
     "devices": "List the devices of the catalogue.",
     "plans": "List the ready plans, which `plan` takes by name.",
+    "measure": "Time this machine in torch and write a device file of what it reaches.",
+    "calibrate": "Fit a device's ceilings to step times of your own.",
     "validate": "Run the forms in torch and compare, byte by byte, what the model says of them.",
     "show": "Show everything known of a model or a device, with sources.",
 }

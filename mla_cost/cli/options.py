@@ -206,6 +206,17 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
             "how many sequences fit beside the weights",
         ),
     ),
+    "measure": (
+        ("measure --quick", "a device file of this machine, printed"),
+        ("measure --save mine.yaml", "all shapes, into a file that --device takes"),
+    ),
+    "calibrate": (
+        ("calibrate steps.csv --device h100-80gb", "factors of what steps are made of, and how well they are met"),
+        (
+            "calibrate steps.csv --device h100-80gb --save mine.yaml",
+            "the same, and the device with its ceilings scaled",
+        ),
+    ),
     "documents": (
         ("documents 32k,16k,8k*2 --sp 4", "four documents over 4 ranks under every way to deal them"),
         (

@@ -26,6 +26,10 @@ def validate(
         Path | None,
         typer.Option(metavar="FILE", help="Records of `python -m mla_cost.checks.reference` to compare instead."),
     ] = None,
+    timed: Annotated[
+        bool,
+        typer.Option("--time", help="Times in place of bytes: measure this machine, predict settings and run them."),
+    ] = False,
     output: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print the report.")] = "table",
     no_notes: Annotated[bool, typer.Option("--no-notes", help="The counts alone.")] = False,
     quiet: Annotated[
@@ -36,14 +40,14 @@ def validate(
     from mla_cost.cli.flags import require_effect
     from mla_cost.errors import InputError
 
-    if output not in {"table", "json"}:
-        raise InputError("unknown format", field="--format", value=output, allowed="table, json")
+    _require_format(output, no_notes=no_notes, quiet=quiet)
     if quick and full:
         raise InputError("--quick and --full are two sizes of one grid: choose one")
-    require_effect("--no-notes", no_notes and quiet, "--quiet")
-    for flag, given in (("--no-notes", no_notes), ("--quiet", quiet)):
-        require_effect(flag, given and output != "table", f"--format {output}")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler tells of its own starts and stops
+    if timed:
+        for flag, given in (("--full", full), ("--compare", compare is not None), ("--ranks", ranks is not None)):
+            require_effect(flag, given, "--time")
+        raise typer.Exit(_timed(quick, output, quiet, notes=not no_notes))
     from mla_cost.checks.validate import validate as compared
 
     with _progress() as watch:
@@ -51,6 +55,37 @@ def validate(
     if not quiet:
         _print(report, output, notes=not no_notes)
     raise typer.Exit(1 if report.disagreements else 0)
+
+
+def _require_format(output: str, *, no_notes: bool, quiet: bool) -> None:
+    """Refuse a format that is none, and what has no effect under one."""
+    from mla_cost.cli.flags import require_effect
+    from mla_cost.errors import InputError
+
+    if output not in {"table", "json"}:
+        raise InputError("unknown format", field="--format", value=output, allowed="table, json")
+    require_effect("--no-notes", no_notes and quiet, "--quiet")
+    for flag, given in (("--no-notes", no_notes), ("--quiet", quiet)):
+        require_effect(flag, given and output != "table", f"--format {output}")
+
+
+def _timed(quick: bool, output: str, quiet: bool, *, notes: bool) -> int:
+    """The exit code of a comparison of times, which is printed."""
+    from importlib.util import find_spec
+
+    from mla_cost.checks.validate import INSTALL
+    from mla_cost.errors import InputError
+
+    if find_spec("torch") is None:
+        raise InputError(INSTALL)
+    from mla_cost.checks.validation import time_table, times
+
+    report = times.validate_time(quick=quick)
+    if output == "json":
+        sys.stdout.write(report.to_json() + "\n")
+    elif not quiet:
+        time_table.show(report, notes=notes)
+    return 0 if report.within else 1
 
 
 def _print(report: Report, output: str, *, notes: bool) -> None:

@@ -28,7 +28,7 @@ Bytes = Annotated[int, Field(ge=0, le=2**50)]
 Number = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 Scalar = Plain | bool | int | Number
 
-Family = Literal["cuda", "rocm", "ascend"]
+Family = Literal["cuda", "rocm", "ascend", "cpu"]
 ParameterFact = Literal["total_reported", "active_reported", "exact", "derived_main_model", "derived_with_indexer"]
 IndexerDim = Literal["index_n_heads", "index_head_dim", "index_topk", "index_kpool"]
 CheckpointFact = Literal["mtp_modules", "fp8_block", "inv_freq"]
@@ -52,6 +52,10 @@ TimeFact = Literal[
     "memory_share",
     "rope_share",
     "permutation_share",
+    "gemm_memory_share",
+    "norm_share",
+    "softmax_share",
+    "copy_share",
     "loss_share",
     "all_gather_share",
     "reduce_scatter_share",
@@ -65,6 +69,9 @@ TimeFact = Literal[
     "network_latency_us",
 ]
 
+FINER: Final = frozenset(
+    {"gemm_memory_share", "norm_share", "softmax_share", "copy_share"}
+)  # memory_share stands for those not stated
 _Frozen: Final = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
@@ -129,6 +136,8 @@ class ModelConfig(BaseModel):
     num_routed_experts: Experts | None = None
     num_shared_experts: Experts | None = None
     num_experts_per_token: Experts | None = None
+    num_expert_groups: Experts | None = None
+    num_groups_per_token: Experts | None = None
     num_dense_layers: Annotated[int, Field(ge=0, le=MOST_LAYERS)] | None = None
     num_mtp_layers: Annotated[int, Field(ge=0, le=1000)] | None = None
     router_scores: Literal["sigmoid", "softmax"] | None = None
@@ -285,7 +294,8 @@ class DeviceConfig(BaseModel):
     """One accelerator as torch addresses it. Bandwidths are GB/s (1e9) per device and per direction.
 
     `sources` spells out the source keys of the facts; `further` holds what is read where it exists, or not at all yet;
-    `time` what the device reaches of what its sheet promises: all of `TimeFact`, or nothing and no time is told.
+    `time` what the device reaches of what its sheet promises: all of `TimeFact` but
+    those of FINER, or nothing and no time is told.
     """
 
     model_config = _Frozen
@@ -321,7 +331,8 @@ class DeviceConfig(BaseModel):
     @model_validator(mode="after")
     def _time_is_whole(self) -> Self:
         """All figures of time or none, none of them zero but by choice, each between its ends, shares at most one."""
-        missing = [name for name in get_args(TimeFact) if name not in self.time] if self.time else []
+        needed = (name for name in get_args(TimeFact) if name not in FINER)
+        missing = [name for name in needed if name not in self.time] if self.time else []
         if missing:
             raise InputError("time is not predicted of a part of its figures", field="time", allowed=", ".join(missing))
         for name, fact in self.time.items():

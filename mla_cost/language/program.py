@@ -317,7 +317,9 @@ class Profile(NamedTuple):
     outside torch. shardings: its own ways to share optimizer states, any where empty. overlaps: the
     settings of overlap that it has on where nothing is said. left_of_chunk: hidden states that each chunk goes on
     holding between two steps where it received its input. once_per_node: dispatchers that send a row to a node once
-    and on from there. notes: reported with every answer.
+    and on from there. gradient_passes: how often a step goes through all summed gradients beside the update, each a
+    read or a write. reduced_fp32: whether fp32 products run at half the rate of bf16 ones, as TF32. notes: reported
+    with every answer.
     """
 
     name: str
@@ -337,6 +339,8 @@ class Profile(NamedTuple):
     shardings: tuple[str, ...] = ()
     overlaps: tuple[str, ...] = ()
     once_per_node: tuple[str, ...] = ()
+    gradient_passes: int = 0
+    reduced_fp32: bool = False
     left_of_chunk: int = 0
     notes: tuple[str, ...] = ()
 

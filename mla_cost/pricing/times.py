@@ -27,15 +27,16 @@ from mla_cost.results import Communication, Seconds, Time, TimePart
 from mla_cost.timing import rules, step
 from mla_cost.timing.ceilings import ENDS, Ceilings, End, ceilings, has_ceilings
 from mla_cost.timing.placement import placement
-from mla_cost.timing.work import LinkTraffic, PhaseTime, WorkAccount, sent_by_link, timed, work_of
+from mla_cost.timing.work import ExpertChoice, LinkTraffic, PhaseTime, WorkAccount, sent_by_link, timed, work_of
 
+ONE_EXPERT: Final = ExpertChoice()
 MIDDLE: Final = ENDS.index("middle")
 HIDES: Final = {"tp": "tp_overlap", "ep": "expert_overlap"}  # axes whose exchanges a pass can hide under its own work
 NAMES: Final = {
     "gemm": "products",
     "grouped_gemm": "expert products",
     "attention": "fused attention",
-    "elementwise": "memory-bound ops",
+    **dict.fromkeys(("elementwise", "norm", "softmax", "copy"), "memory-bound ops"),
     "rope": "rotary embedding",
     "permutation": "permuting rows",
     "loss": "loss",
@@ -51,6 +52,7 @@ class Pricing(NamedTuple):
     graphs: bool
     hidden_axes: tuple[str, ...]
     dtype: str = "bf16"
+    gradient_passes: int = 0
 
     @property
     def peak(self) -> float:
@@ -64,19 +66,32 @@ def switched(settings: PlanSettings, name: str) -> bool:
     return name in PROFILES[settings.profile].overlaps if stated is None else stated == "on"
 
 
-def pricing(device: DeviceConfig, settings: PlanSettings, end: End, chosen: int = 1, degrees: Any = None) -> Pricing:
-    """What times stand on. chosen: experts per token. degrees: of many plans, as arrays, in place of the settings'."""
+def choice_of(model: ModelConfig) -> ExpertChoice:
+    """How a token of a model chooses its experts."""
+    stated = model.num_expert_groups, model.num_groups_per_token
+    groups, own = (stated[0] or 1, stated[1] or 1) if all(stated) else (1, 1)
+    return ExpertChoice(model.num_experts_per_token or 1, own, groups)
+
+
+def pricing(
+    device: DeviceConfig, settings: PlanSettings, end: End, chosen: ExpertChoice = ONE_EXPERT, degrees: Any = None
+) -> Pricing:
+    """What times stand on. chosen: of a token. degrees: of many plans, as arrays, in place of the settings'."""
+    profile = PROFILES[settings.profile]
     on = ceilings(device, end, settings.devices_per_node)
+    if profile.reduced_fp32 and device.family == "cuda":
+        on = on._replace(peak_fp32=max(on.peak_fp32, on.peak_bf16 / 2))
     if settings.launch_floor is not None:
         on = on._replace(launch=settings.launch_floor * 1e-9)
     if settings.inter_node_gb_s is not None:
         on = on._replace(network=on.network * settings.inter_node_gb_s / float(str(device.inter_node_gb_s.value)))
     lie = placement(settings if degrees is None else degrees, settings.axis_order, on.domain)
-    dispatch = settings.dispatcher in PROFILES[settings.profile].once_per_node
+    dispatch = settings.dispatcher in profile.once_per_node
     hidden = tuple(axis for axis, name in HIDES.items() if switched(settings, name))
     return Pricing(
-        on, LinkTraffic(lie, dispatch, chosen), settings.causal, settings.graphs == "on", hidden, settings.dtype
-    )
+        on, LinkTraffic(lie, dispatch, chosen), settings.causal, settings.graphs == "on", hidden, settings.dtype,
+        profile.gradient_passes,
+    )  # fmt: skip
 
 
 def program_times(at: Evaluation, how: Pricing) -> dict[str, PhaseTime]:
@@ -190,7 +205,11 @@ def _band(found: Sequence[float]) -> Seconds:
 def _parts(ways: Sequence[TimedPass]) -> Iterator[TimePart]:
     """What the ways are made of, largest first: classes on the device, waiting for the host, exposed exchanges."""
     device = _summed(way.device for way in ways)
-    found = [TimePart(NAMES[name], seconds, _limit_of(name)) for name, seconds in device.items()]
+    named: dict[tuple[str, str], float] = {}
+    for name, seconds in device.items():
+        told = NAMES[name], _limit_of(name)
+        named[told] = named.get(told, 0.0) + seconds
+    found = [TimePart(name, seconds, limit) for (name, limit), seconds in named.items()]
     found.append(TimePart("waiting for the host", sum(way.waits for way in ways), "host"))
     exposed = _summed(way.exposed for way in ways)
     found += [TimePart(f"exchanges over {axis}", seconds, "link") for axis, seconds in exposed.items()]
@@ -296,7 +315,7 @@ def step_time(
     """One optimizer step. model_flops: of all ranks, for the utilisation. None without a device, or ceilings of it."""
     if device is None or not has_ceilings(device):
         return None
-    chosen = model.num_experts_per_token or 1
+    chosen = choice_of(model)
     hows = [pricing(device, settings, end, chosen) for end in ENDS]
     ends = [one_step(model, settings, costs, traffic, how) for how in hows]
     return _told(settings, costs, ends, hows[MIDDLE], model_flops)
@@ -461,7 +480,7 @@ def step_links(calls: Iterable[StepCall], how: Pricing) -> tuple[dict[str, float
 
 def update_seconds(held: Any, how: Pricing) -> Any:
     """The update of a stage's weights. held: its states, `weights.states.States`; numbers or arrays. Seconds."""
-    through = 2 * held.optimizer_bytes + held.gradient_bytes + held.weight_bytes
+    through = 2 * held.optimizer_bytes + (1 + how.gradient_passes) * held.gradient_bytes + held.weight_bytes
     return rules.moved(how.on, "optimizer", through, 1).seconds
 
 

@@ -66,7 +66,7 @@ def step_trace(model: ModelConfig, device: DeviceConfig | None, form: str, setti
     """
     on = require_ceilings(device)
     chosen, _, costs = evaluated(model, on, form, settings)
-    how = times.pricing(on, chosen, "middle", model.num_experts_per_token or 1)
+    how = times.pricing(on, chosen, "middle", times.choice_of(model))
     whole = times.one_step(model, chosen, costs, communications(model, costs, chosen), how)
     parallel = parallel_of(chosen)
     size = size_of(parallel)

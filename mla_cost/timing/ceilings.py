@@ -69,8 +69,12 @@ class Ceilings(NamedTuple):
     length_half: float
     backward_ratio: float
     memory: float
+    operands: float
     rope: float
     permutation: float
+    norm: float
+    softmax: float
+    copy: float
     loss: float
     inside: Mapping[str, float]
     latency: float
@@ -80,6 +84,7 @@ class Ceilings(NamedTuple):
     network_latency: float
     domain: int
     staged: bool
+    in_turn: bool
     estimated: tuple[str, ...]
 
 
@@ -119,16 +124,17 @@ def _made(device: DeviceConfig, end: End) -> Ceilings:
         bandwidth=float(_number(device.memory_bandwidth_gb_s)) * 1e9,
         gemm=at("gemm_share"),
         depth_half=at("gemm_depth_half"),
-        grouped=at("grouped_gemm_share"),
-        rows_half=at("grouped_gemm_rows_half"),
-        input_ratio=at("grouped_gemm_input_ratio"),
-        weight_ratio=at("grouped_gemm_weight_ratio"),
+        **_grouped(at),
         attention=at("attention_share"),
         length_half=at("attention_length_half"),
         backward_ratio=at("attention_backward_ratio"),
         memory=at("memory_share"),
+        operands=at("gemm_memory_share", "memory_share"),
         rope=at("rope_share"),
         permutation=at("permutation_share"),
+        norm=at("norm_share", "memory_share"),
+        softmax=at("softmax_share", "memory_share"),
+        copy=at("copy_share", "memory_share"),
         loss=at("loss_share"),
         inside={kind: inside * at(fact) for kind, fact in RATES.items()},
         latency=at("collective_latency_us") * MICRO,
@@ -138,16 +144,24 @@ def _made(device: DeviceConfig, end: End) -> Ceilings:
         network_latency=at("network_latency_us") * MICRO,
         domain=device.linked_devices,
         staged=device.family == "ascend",
+        in_turn=device.family == "cpu",
         estimated=tuple(name for name, fact in device.time.items() if not fact.verified),
     )
+
+
+def _grouped(at: _CeilingReader) -> dict[str, Any]:
+    """Of products by groups."""
+    names = {"grouped": "share", "rows_half": "rows_half", "input_ratio": "input_ratio", "weight_ratio": "weight_ratio"}
+    return {field: at(f"grouped_gemm_{fact}") for field, fact in names.items()}  # type: ignore[arg-type]
 
 
 class _CeilingReader:
     def __init__(self, device: DeviceConfig, end: End) -> None:
         self.device, self.end = device, end
 
-    def __call__(self, name: TimeFact) -> float:
-        fact = self.device.time[name]
+    def __call__(self, name: TimeFact, instead: TimeFact | None = None) -> float:
+        """The figure at this end; of `instead` where the device does not state it."""
+        fact = self.device.time[name if instead is None or name in self.device.time else instead]
         low, high = (_number(fact) if it is None else it for it in (fact.low, fact.high))
         if self.end == "middle":
             return float(_number(fact))

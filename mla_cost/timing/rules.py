@@ -15,7 +15,9 @@ from mla_cost.language.numbers import ceil_divide, is_array, maximum, minimum, w
 from mla_cost.timing.ceilings import Ceilings
 
 SPREAD = frozenset({"all_to_all", "cycles"})  # collectives that send every other rank a like part over its own link
-OF_MEMORY = {"rope": "rope", "permutation": "permutation", "loss": "loss"}  # classes with a ceiling of their own
+# classes with a ceiling of their own, where a device states it
+OF_MEMORY = {name: name for name in ("rope", "permutation", "norm", "softmax", "copy", "loss")}
+_OPERANDS = "gemm"
 
 
 class Limits(NamedTuple):
@@ -35,7 +37,7 @@ class Limits(NamedTuple):
 
 def memory_rate(on: Ceilings, work: str) -> Any:
     """Bytes a second that a kernel of this class moves."""
-    return on.bandwidth * getattr(on, OF_MEMORY.get(work, "memory"))
+    return on.bandwidth * (on.operands if work == _OPERANDS else getattr(on, OF_MEMORY.get(work, "memory")))
 
 
 def moved(on: Ceilings, work: str, total_bytes: Any, launches: Any) -> Limits:
@@ -105,7 +107,12 @@ def multiplied(on: Ceilings, dtype: str, flops: Any, total_bytes: Any, shape: Pr
     """A product, or a batch of equal ones. use: its `tile_use`, where that is known."""
     peak = on.peak_fp32 if dtype == "fp32" else on.peak_bf16
     rate = peak * on.gemm * rises(shape.k, on.depth_half) * (tile_use(on, shape) if use is None else use)
-    return Limits(on.launch, flops / rate, total_bytes / memory_rate(on, "gemm"))
+    return _product(on, flops / rate, total_bytes / memory_rate(on, "gemm"))
+
+
+def _product(on: Ceilings, compute: Any, memory: Any) -> Limits:
+    """One kernel; a core that fetches operands and multiplies in turn needs both."""
+    return Limits(on.launch, compute + memory if on.in_turn else compute, memory)
 
 
 def multiplied_by_groups(
@@ -114,7 +121,7 @@ def multiplied_by_groups(
     """A product by groups of rows, evenly filled. ratio: of the rate of forward."""
     peak = on.peak_fp32 if dtype == "fp32" else on.peak_bf16
     rate = peak * on.grouped * ratio * rises(shape.m / shape.batch, on.rows_half)
-    return Limits(on.launch, flops / rate, total_bytes / memory_rate(on, "gemm"))
+    return _product(on, flops / rate, total_bytes / memory_rate(on, "gemm"))
 
 
 def attended(on: Ceilings, flops: Any, total_bytes: Any, keys: Any, launches: Any, backward: bool) -> Limits:

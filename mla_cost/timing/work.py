@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from mla_cost.language.evaluate import Evaluation
 from mla_cost.language.machine import Collective, Timeline, once_per_timeline
-from mla_cost.language.numbers import ceil_divide, is_array
+from mla_cost.language.numbers import ceil_divide, is_array, maximum, minimum
 from mla_cost.language.polynomial import Polynomial, total
 from mla_cost.language.timeline import KernelRun
 from mla_cost.timing import rules
@@ -144,12 +144,20 @@ def _use(places: tuple[int, int, int, int], amounts: Sequence[Any], on: Ceilings
     return uses[output]
 
 
+class ExpertChoice(NamedTuple):
+    """How a token chooses: so many experts, from so many of the groups that experts lie in."""
+
+    experts: Any = 1
+    groups: int = 1
+    of: int = 1
+
+
 class LinkTraffic(NamedTuple):
-    """How collectives run: where groups lie, how experts' rows are sent, and experts per token."""
+    """How collectives run: where groups lie, how experts' rows are sent, and what a token chooses."""
 
     lie: Placement
     dispatch: bool = False  # whether a dispatcher sends rows, rather than an all-to-all
-    chosen: Any = 1
+    chosen: ExpertChoice = ExpertChoice()
 
 
 def group_of(called: Collective, values: Mapping[str, Any], lie: Placement) -> rules.Crossing:
@@ -196,11 +204,19 @@ def sending_seconds(
     return rules.collective(on, called.kind, rate, amounts[sending.wire], group, once)
 
 
-def rows_per_node(group: rules.Crossing, chosen: Any) -> Any:
-    """The part of the rows between nodes that is left where each goes to a node once, choices falling evenly."""
-    by_rank = group.ranks * (1.0 - (1.0 - 1.0 / group.ranks) ** chosen)
-    by_node = group.nodes * (1.0 - (1.0 - 1.0 / group.nodes) ** chosen)
-    return by_node / by_rank
+def rows_per_node(group: rules.Crossing, chosen: ExpertChoice) -> Any:
+    """The part of the rows between nodes that is left where each goes to a node once, choices falling evenly.
+
+    Groups of experts lie on ranks in order, so a token whose experts lie in few groups goes to few nodes.
+    """
+    reach = minimum(group.nodes, maximum(group.nodes * chosen.groups / chosen.of, 1.0))  # nodes, in its groups alone
+    there = minimum(group.ranks, maximum(group.ranks * chosen.groups / chosen.of, 1.0))
+    return hit(reach, chosen.experts) / hit(there, chosen.experts)
+
+
+def hit(places: Any, times: Any) -> Any:
+    """How many of the places so many even throws are expected to hit."""
+    return places * (1.0 - (1.0 - 1.0 / places) ** times)
 
 
 class PhaseTime(NamedTuple):

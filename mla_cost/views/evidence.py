@@ -45,7 +45,8 @@ def show(page: Data, *, notes: bool = True) -> None:
 def _sentences(page: Data) -> Iterator[str]:
     yield from (f"{row['row']}: {_accounts(row)}" for row in page["sent"] if row["unit"] == "ratio")
     yield from (f"{row['id']}: {row['reason']}" for row in page["rows"] if row["status"] == "differs")
-    yield _counted_words(page)
+    if _counted(page):
+        yield _counted_words(page)
     yield from time_words(page)
     yield "Reasons for every row and the questions the paper leaves: --format markdown"
 

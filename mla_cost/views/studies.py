@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from math import log
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -264,6 +265,56 @@ def draw_published(path: Path, title: str, pairs: Sequence[PublishedPair]) -> No
     _bare(axes, grid="both")
     figure.legend(fontsize=8, frameon=False, loc="outside lower center", ncols=6)
     save(figure, path)
+
+
+class TimePoint(NamedTuple):
+    """A published time and what is predicted for it, in one unit. group: whose device; use: as rows have it."""
+
+    name: str
+    group: str
+    use: str
+    published: float
+    predicted: float
+
+
+USES: Final = {"gate": ("o", "to meet first"), "ratio": ("D", "two settings of one machine"), "": ("^", "kept back")}
+BARS: Final = (0.15, 0.25)  # of the median row to meet first, and of the worst
+
+
+def draw_times(path: Path, title: str, points: Sequence[TimePoint]) -> None:
+    """Write what is predicted against what was published, a point a row; within the bands it is near enough."""
+    figure, axes = _figure(10, 6.4, title)
+    groups = list(dict.fromkeys(it.group for it in points))
+    ends = [0.7 * min(it.published for it in points), 1.4 * max(it.published for it in points)]
+    for bar, shade in zip(BARS, ("#DDDDDD", "#EEEEEE"), strict=True):
+        low, high = ([end * (1 + sign * bar) for end in ends] for sign in (-1, 1))
+        axes.fill_between(ends, low, high, color=shade, zorder=-bar, label=f"within {bar:.0%}")
+    axes.plot(ends, ends, color="#000000", linewidth=0.8)
+    for group, (use, (marker, _)) in product(groups, USES.items()):
+        found = [it for it in points if (it.group, it.use) == (group, use)]
+        axes.scatter(
+            [it.published for it in found], [it.predicted for it in found], s=42, marker=marker,
+            c=COLOURS[groups.index(group) % len(COLOURS)], edgecolors="#333333", linewidths=0.5,
+            label=f"{group}, {USES[use][1]}" if found else None,
+        )  # fmt: skip
+    for it in sorted(points, key=lambda point: abs(log(point.predicted / point.published)))[-MOST_NAMED:]:
+        axes.annotate(it.name, (it.published, it.predicted), (7, -3), textcoords="offset points", fontsize=6)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("published: ms, tokens a second of a device, or a ratio", fontsize=9)
+    axes.set_ylabel("predicted, in the same unit", fontsize=9)
+    _bare(axes, grid="both")
+    figure.legend(fontsize=7, frameon=False, loc="outside lower center", ncols=4)
+    save(figure, path)
+
+
+def time_points_of(rows: Iterable[Mapping[str, Any]]) -> list[TimePoint]:
+    """The rows of `evidence` that are times and predicted."""
+    return [
+        TimePoint(row["id"], row["device"], row["use"], row["published"], row["predicted"])
+        for row in rows
+        if row["device"] is not None and row["predicted"]
+    ]
 
 
 def pairs_of(rows: Iterable[Mapping[str, Any]]) -> list[PublishedPair]:

@@ -24,6 +24,7 @@ from mla_cost.pricing import rows, what_ifs
 from mla_cost.results import Result, Time
 from mla_cost.timing import rules, step
 from mla_cost.timing.ceilings import ENDS, ceilings
+from mla_cost.timing.work import ExpertChoice, rows_per_node
 from mla_cost.views.trace import trace_json
 
 NAMES = ("910b-64gb", "a100-80gb", "h800-80gb", "b200-180gb", "mi300x")
@@ -314,3 +315,25 @@ def test_two_nodes_gain_it_at_16k_and_need_tens_of_milliseconds_more_below(paper
         assert explicit / laga > TWO_NODES[seq_len] + 0.05
         beside = (explicit - TWO_NODES[seq_len] * laga) / (TWO_NODES[seq_len] - 1)
         assert 0.03 < beside < 0.13
+
+
+def test_rows_go_to_the_nodes_of_a_tokens_groups():
+    """8 experts in 4 of 8 groups, 64 ranks on 8 nodes: 4 nodes and 32 ranks to hit, worked out by hand."""
+    crossing = rules.Crossing(64, 8)
+    free, limited = (rows_per_node(crossing, ExpertChoice(8, *groups)) for groups in ((1, 1), (4, 8)))
+    assert free == pytest.approx(8 * (1 - (7 / 8) ** 8) / (64 * (1 - (63 / 64) ** 8)))
+    assert limited == pytest.approx(4 * (1 - (3 / 4) ** 8) / (32 * (1 - (31 / 32) ** 8)))
+
+
+def test_a_slower_network_is_stated_in_a_plan():
+    asked: dict[str, Any] = {
+        "scope": "attention",
+        "device": "910b-64gb",
+        "form": "explicit",
+        "kernel": "eager",
+        "sp": 16,
+    }
+    own, slow = (mla_cost.plan(**asked, inter_node_gb_s=rate).results[0].time for rate in (None, 11))
+    assert own is not None
+    assert slow is not None
+    assert slow.exposed["sp"] > 1.5 * own.exposed["sp"]

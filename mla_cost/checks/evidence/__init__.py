@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from mla_cost.errors import InputError, nearest
 SCHEMA = "mla-cost/evidence/1"
 STATES = ("matches", "differs", "not-modelled")
 IN_ROWS = Outcome._fields[:10]
-BESIDE = ("unit", "cite", "gates", "bound", "use")
+BESIDE = ("unit", "cite", "gates", "bound", "use", "device")
 
 
 Watch = Callable[[str, int, int], None]  # what is going on, how much of it is done, of how much
@@ -29,16 +29,18 @@ Each = TypeVar("Each")
 class Evidence:
     """Every row replayed, and the answers beside them, worked out when they are first read. Bytes are for one rank.
 
-    watch: told what is going on, how much is done, and of how much.
+    watch: told what is going on, how much is done, and of how much. only: of these sources, not of all.
     """
 
-    def __init__(self, executor: bool = False, watch: Watch = lambda _words, _done, _total: None) -> None:
+    def __init__(
+        self, executor: bool = False, watch: Watch = lambda _words, _done, _total: None, only: Sequence[str] = ()
+    ) -> None:
         self._watch = watch
-        self._sources = [load(name) for name in SOURCES]
+        self._sources = [load(name) for name in only or SOURCES]
         self.sources = {**{source.name: source.title for source in self._sources}, counts.NAME: counts.TITLE}
         asked = [(source, row) for source in self._sources for row in source.rows]
         replayed = (replay(source, row, executor) for source, row in asked)
-        self.rows = (*self._told("published figures", replayed, len(asked)), *counted())
+        self.rows = (*self._told("published figures", replayed, len(asked)), *(() if only else counted()))
 
     def _told(self, words: str, found: Iterable[Each], total: int = 0) -> Iterator[Each]:
         for done, each in enumerate(found):
@@ -111,14 +113,23 @@ class Evidence:
         return json.dumps(self.to_dict(), indent=2)
 
 
-def evidence(executor: bool = False, watch: Watch = lambda _words, _done, _total: None) -> Evidence:
+def evidence(
+    executor: bool = False, watch: Watch = lambda _words, _done, _total: None, only: Sequence[str] = ()
+) -> Evidence:
     """Replay every published figure.
 
     executor: also run the forms on real ranks for the rows about numbers (needs torch, a quarter of a minute).
-    watch: as `Evidence`.
-    Raises `mla_cost.errors.InputError`: a file that states what its source does not, or torch is missing.
+    watch, only: as `Evidence`.
+    Raises `mla_cost.errors.InputError`: a file that states what its source does not, no such source, or torch is
+    missing.
     """
-    return Evidence(executor, watch)
+    for name in only:
+        if name not in SOURCES:
+            raise InputError(
+                "no such source of published figures", field="only", value=name, allowed=", ".join(SOURCES),
+                nearest=nearest(name, SOURCES),
+            )  # fmt: skip
+    return Evidence(executor, watch, only)
 
 
 def beside(name: str) -> tuple[Outcome, ...]:

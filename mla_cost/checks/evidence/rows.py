@@ -19,6 +19,7 @@ from mla_cost.results import Result
 
 Figure = bool | float | list[float]
 TIMES = frozenset({"ms", "tokens/s"})
+OF_TIME = ("time.", "passes", "step after")  # how that begins which a row about time reads
 
 
 class Cell(NamedTuple):
@@ -50,6 +51,7 @@ class Outcome(NamedTuple):
     cells: tuple[Cell, ...] = ()
     bound: str = ""
     use: str = ""
+    device: str | None = None
 
 
 def replay(source: Source, row: PublishedRow, executor: bool) -> Outcome:
@@ -84,7 +86,7 @@ def _outcome(
     return Outcome(
         row.id, row.quantity, source.name, row.origin, published, predicted, off, row.tolerance, status, reason,
         row.unit, row.cite, row.gates, cells, "at most" if row.bound else "at least" if row.at_least else "",
-        row.use,
+        row.use, str(row.plan["device"]) if row.read.startswith(OF_TIME) and "device" in row.plan else None,
     )  # fmt: skip
 
 

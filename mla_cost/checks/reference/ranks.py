@@ -21,7 +21,7 @@ from torch.multiprocessing.spawn import start_processes
 
 from mla_cost.checks.reference.experts import divided_over_etp, is_expert, joined_over_etp
 from mla_cost.checks.reference.forms import initialise
-from mla_cost.checks.reference.layer import Embedding, Head, MtpInput, make_layer
+from mla_cost.checks.reference.layer import ONE_RANK, Embedding, Head, MtpInput, make_layer
 from mla_cost.checks.reference.measure import RecordedCollective, record
 from mla_cost.checks.reference.spec import DTYPES, Spec
 from mla_cost.checks.reference.tp import ProcessGroups, assemble, divide, make_groups
@@ -70,6 +70,19 @@ def start_ranks(main: Callable[..., None], ranks: int, *arguments: object) -> No
     """
     multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", __name__])
     start_processes(main, (ranks, *arguments), nprocs=ranks, start_method="forkserver")
+
+
+def make_step(spec: Spec, groups: ProcessGroups = ONE_RANK, rank: int = 0, seed: int = 0) -> Callable[[], None]:
+    """Return a call that runs this rank's layer forward and backward once, on the same numbers each time."""
+    layer = _make_layer(spec, groups, seed)
+    x, gradient, _ = _data(spec, seed)
+    x, gradient = (_part(tensor, spec, rank).clone() for tensor in (x, gradient))
+
+    def step() -> None:
+        layer.zero_grad()
+        layer(x.detach().requires_grad_()).backward(gradient)
+
+    return step
 
 
 def _relative(tensor: Tensor, reference: Tensor) -> float:

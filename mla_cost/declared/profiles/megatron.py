@@ -373,6 +373,9 @@ PROFILE = Profile(
     ),
     shardings=("ddp", "distributed"),
     once_per_node=("deepep", "hybridep"),
+    # scaled before they are reduced and zeroed for the next step: core/distributed/param_and_grad_buffer.py:666, 1621
+    gradient_passes=3,
+    reduced_fp32=True,  # transformer_engine/common/gemm/cublaslt_gemm.cu:448 of NVIDIA/TransformerEngine@d0067d0da6cb
     # its last input and that one's gradient: transformer/transformer_block.py, `set_input_tensor`, which nothing takes
     # back; pipeline_parallel/schedules.py, `backward_step`, where the gradient that is sent is the input's own `.grad`
     left_of_chunk=2,

@@ -34,6 +34,8 @@ _FACTS: Final = {
     "num_routed_experts": ABSENCES["num_routed_experts"].keys,
     "num_shared_experts": ABSENCES["num_shared_experts"].keys,
     "num_experts_per_token": ("num_experts_per_tok", "num_experts_per_token", "moe_topk"),
+    "num_expert_groups": ("n_group",),
+    "num_groups_per_token": ("topk_group",),
     "num_dense_layers": ABSENCES["num_dense_layers"].keys,
     "num_mtp_layers": ABSENCES["num_mtp_layers"].keys,
     "vocab_size": ("vocab_size",),
