@@ -74,7 +74,7 @@ class TimeFormula(NamedTuple):
 
         calls = self._account.in_order()
         amounts = [expression(amount) for amount in self._account.polynomials]
-        on, uses = _symbols(), _Opaque(amounts)
+        on, uses = _symbols(in_turn=self.priced is not None and self.priced.how.on.in_turn), _Opaque(amounts)
         found = []
         for call in calls:
             if isinstance(call, Sending):
@@ -178,12 +178,12 @@ class _Opaque(dict[tuple[int, ...], Any]):
         return sympy.Function("use")(*(self._amounts[at] for at in output))
 
 
-def _symbols() -> Ceilings:
-    """A device's figures as symbols."""
+def _symbols(*, in_turn: bool) -> Ceilings:
+    """A device's figures as symbols. in_turn: whether its cores fetch and multiply one after the other."""
     import sympy
 
     made: Any = {name: sympy.Symbol(name, positive=True) for name in Ceilings._fields}
-    return Ceilings(**{**made, "inside": dict.fromkeys(RATES, made["inside"])})
+    return Ceilings(**{**made, "inside": dict.fromkeys(RATES, made["inside"]), "in_turn": in_turn})
 
 
 # ---- text

@@ -38,6 +38,7 @@ class SettingKeywords(TypedDict, total=False):
     prefetch: int
     multi_rank_bucket_allreduce: Literal["off", "on"]
     optimizer: Literal["adam", "muon"]
+    optimizer_offload: int
     remat: str
     remat_layers: int | None
     profile: Literal["reference", "megatron"]
@@ -60,6 +61,7 @@ class SettingKeywords(TypedDict, total=False):
     dispatcher: Literal["alltoall", "deepep", "hybridep"]
     shared_overlap: Literal["off", "on"]
     rope_fusion: Literal["off", "on"]
+    attention_backend: Literal["fused", "unfused", "unfused-in-place"]
     cross_entropy: Literal[
         "native", "no-upcast", "in-place", "native-fused", "fused", "chunked", "te-in-place", "te-fp32"
     ]
@@ -67,6 +69,7 @@ class SettingKeywords(TypedDict, total=False):
     loss_chunks: int
     stage: int | None
     other_memory: int | str
+    host_memory: int | str
     fragmentation_percent: int | None
     reserve: Mapping[str, int | str]
     devices_per_node: int | None
@@ -116,6 +119,7 @@ class SearchKeywords(TypedDict, total=False):
     prefetch: int
     multi_rank_bucket_allreduce: Literal["off", "on"]
     optimizer: Literal["adam", "muon"]
+    optimizer_offload: int
     remat: str | Sequence[str] | None
     remat_layers: int | None
     profile: Literal["reference", "megatron"]
@@ -138,6 +142,7 @@ class SearchKeywords(TypedDict, total=False):
     dispatcher: Literal["alltoall", "deepep", "hybridep"]
     shared_overlap: Literal["off", "on"]
     rope_fusion: Literal["off", "on"]
+    attention_backend: Literal["fused", "unfused", "unfused-in-place"]
     cross_entropy: Literal[
         "native", "no-upcast", "in-place", "native-fused", "fused", "chunked", "te-in-place", "te-fp32"
     ]
@@ -145,6 +150,7 @@ class SearchKeywords(TypedDict, total=False):
     loss_chunks: int
     stage: int | None
     other_memory: int | str
+    host_memory: int | str
     fragmentation_percent: int | None
     reserve: Mapping[str, int | str]
     devices_per_node: int | None

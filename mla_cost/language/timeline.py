@@ -11,7 +11,7 @@ from mla_cost.language.polynomial import ONE, Polynomial
 Further = ParamSpec("Further")
 Made = TypeVar("Made")
 
-PROGRAMS = 512  # that a process keeps, each with what is folded from it: about 250 KB a program
+PROGRAMS = 400  # that a process keeps, each with what is folded from it: about 250 KB a program
 
 Phase = Literal["forward", "recompute", "backward"]
 Kind = Literal["activation", "parameter", "parameter_gradient"]

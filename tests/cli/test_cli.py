@@ -270,6 +270,7 @@ def test_every_flag_of_plan_has_a_test(cli):
     elsewhere = {"--levers", "--refused-levers", "--explain-term", "--stage", "--bars", "--plot", "--picture"}
     of_rows = {flag for row in TABLE.values() for flag in row.flags}  # tests/inputs/test_table.py reads each
     assert listed - tested - elsewhere - of_rows == {
+        "--documents",  # tests/studies/test_documents.py
         "--format",
         "--require-fit",
         "--help",

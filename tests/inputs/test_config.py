@@ -134,7 +134,7 @@ def test_bad_models(changes: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"family": "cudda"}, "family: unknown value: 'cudda'; allowed: 'cuda', 'rocm' or 'ascend'"),
+        ({"family": "cudda"}, "family: unknown value: 'cudda'; allowed: 'cuda', 'rocm', 'ascend' or 'cpu'"),
         ({"marketing_gb": 80}, "marketing_gb: must be a mapping, not 80"),
         ({"marketing_gb": {**FACT, "value": "80 GB"}}, "marketing_gb.value: must be a whole number, not '80 GB'"),
         ({"marketing_gb": {**FACT, "value": -1}}, "marketing_gb.value: out of range, not -1"),

@@ -612,9 +612,8 @@ def sweep(
     `concurrent.futures.Executor` (processes, dask's, Ray's, mpi4py's), whose workers price chunks. model, device and
     settings: what stays the same, as `mla_cost.plan` takes it. scope "model" prices the worst stage of the whole model:
     degrees and micro-batches vary too, and columns tell its states, what is sent by mesh axis, and flops. time: with
-    seconds of an optimizer step, tokens a second of all devices, model flops utilisation, idle and exposed seconds,
-    bytes sent between nodes; of blocks seconds, forward and backward; by the rules of a plan. Raises
-    `mla_cost.InputError` for bad input; a combination that cannot be is a row with its reason.
+    seconds of a step, tokens a second, utilisation, idle and exposed seconds, bytes between nodes; of blocks seconds,
+    forward and backward. Raises `mla_cost.InputError`; a combination that cannot be is a row with its reason.
 
     >>> import mla_cost
     >>> over = {"seq_len": "4096..131072*2", "sp": [4, 8], "form": "all"}
