@@ -26,8 +26,8 @@ plan: $(VENV)/base.stamp
 	@$(BIN)/mla-cost plan --scope attention
 
 # A process that may not write bytecode compiles every module anew, and tests start many.
-test types executor exhaustive bench: export OMP_NUM_THREADS ?= 1
-test types executor exhaustive bench: unexport PYTHONDONTWRITEBYTECODE
+unexport PYTHONDONTWRITEBYTECODE
+export OMP_NUM_THREADS ?= 1
 
 # pytest comes last and times itself: its closing line is the last that is printed.
 test: $(VENV)/test.stamp
