@@ -368,13 +368,13 @@ def formula(
 
 
 def explain_variant(
-    form: str, quantity: str, settings: Mapping[str, Any], one: Sequence[str], without: Sequence[str]
+    form: str, quantity: Any, settings: Mapping[str, Any], one: Sequence[str], without: Sequence[str]
 ) -> Explanation | TimeFormula:
     """The formula of a structural variant, without numbers."""
     from mla_cost.explaining.explain import TIME, explain, variant_key
 
     asked = _variant(form, settings, one, without)
-    if quantity == TIME:
+    if isinstance(quantity, str) and quantity == TIME:
         from mla_cost.explaining.times import TimeFormula
 
         return TimeFormula(form, variant_key(form, **asked), causal=True)
