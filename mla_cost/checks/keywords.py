@@ -28,15 +28,20 @@ _WIDEST: Final = 120
 def text() -> str:
     """The module."""
     rows = [row for row in TABLE.values() if row.name not in OWN_PARAMETERS]
-    plain = [line for row in rows if row.name != _SCOPE for line in _lines(row, _type(row))]
     scope = [line for row in rows if row.name == _SCOPE for line in _lines(row, _type(row))]
-    taken = (row for row in rows if row.search != "follows" and row.name != _SCOPE)
-    searched = [line for row in taken for line in _lines(row, _searched(row))]
+    others = [row for row in rows if row.name != _SCOPE]
+    taken = [row for row in others if row.search != "follows"]
+    alike = [row for row in taken if _searched(row) == _type(row)]
+    shared, plain = ([line for row in some for line in _lines(row, _type(row))]
+                     for some in (alike, (row for row in others if row not in alike)))  # fmt: skip
+    searched = [line for row in taken if row not in alike for line in _lines(row, _searched(row))]
     return "\n".join([
         _HEAD.rstrip(), "", "",
-        *_class("SettingKeywords", "TypedDict, total=False", "Every setting but the scope.", plain), "", "",
+        *_class("CommonKeywords", "TypedDict, total=False", "Settings that a plan and a search take alike.", shared),
+        "", "",
+        *_class("SettingKeywords", "CommonKeywords, total=False", "Every setting but the scope.", plain), "", "",
         *_class("PlanKeywords", "SettingKeywords, total=False", "Every setting.", scope), "", "",
-        *_class("SearchKeywords", "TypedDict, total=False", "What a search takes: one value, or what it goes over.",
+        *_class("SearchKeywords", "CommonKeywords, total=False", "What a search takes, or goes over.",
                 [*searched, *_OPTIONS]), "",
     ])  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from mla_cost.results import Lever, Result
 from mla_cost.views.drawing import save
+from mla_cost.views.evidence import USES
 from mla_cost.views.memory import COLOURS, GIB
 
 FITTING: Final = {"fits": ("#009E73", ""), "tight": ("#F0E442", "..."), "oom": ("#D55E00", "//")}
@@ -258,13 +259,18 @@ def draw_published(path: Path, title: str, pairs: Sequence[PublishedPair]) -> No
     for it in sorted(pairs, key=lambda pair: abs(log(pair.ratio)))[-MOST_NAMED:]:
         axes.annotate(it.name, (it.published, it.ratio), (6, 3), textcoords="offset points", fontsize=6)
     axes.axhline(1, color="#000000", linewidth=0.8)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("published, in its own unit", fontsize=9)
-    axes.set_ylabel("predicted / published", fontsize=9)
+    _logarithmic(axes, "published, in its own unit", "predicted / published")
     _bare(axes, grid="both")
     figure.legend(fontsize=8, frameon=False, loc="outside lower center", ncols=6)
     save(figure, path)
+
+
+def _logarithmic(axes: Any, along: str, up: str) -> None:
+    """Both scales, and what they are of."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(along, fontsize=9)
+    axes.set_ylabel(up, fontsize=9)
 
 
 class TimePoint(NamedTuple):
@@ -277,7 +283,7 @@ class TimePoint(NamedTuple):
     predicted: float
 
 
-USES: Final = {"gate": ("o", "to meet first"), "ratio": ("D", "two settings of one machine"), "": ("^", "kept back")}
+MARKERS: Final = {"gate": "o", "ratio": "D", "": "^"}  # by what a row is for
 BARS: Final = (0.15, 0.25)  # of the median row to meet first, and of the worst
 
 
@@ -290,19 +296,16 @@ def draw_times(path: Path, title: str, points: Sequence[TimePoint]) -> None:
         low, high = ([end * (1 + sign * bar) for end in ends] for sign in (-1, 1))
         axes.fill_between(ends, low, high, color=shade, zorder=-bar, label=f"within {bar:.0%}")
     axes.plot(ends, ends, color="#000000", linewidth=0.8)
-    for group, (use, (marker, _)) in product(groups, USES.items()):
+    for group, (use, marker) in product(groups, MARKERS.items()):
         found = [it for it in points if (it.group, it.use) == (group, use)]
         axes.scatter(
             [it.published for it in found], [it.predicted for it in found], s=42, marker=marker,
             c=COLOURS[groups.index(group) % len(COLOURS)], edgecolors="#333333", linewidths=0.5,
-            label=f"{group}, {USES[use][1]}" if found else None,
+            label=f"{group}, {USES[use]}" if found else None,
         )  # fmt: skip
     for it in sorted(points, key=lambda point: abs(log(point.predicted / point.published)))[-MOST_NAMED:]:
         axes.annotate(it.name, (it.published, it.predicted), (7, -3), textcoords="offset points", fontsize=6)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("published: ms, tokens a second of a device, or a ratio", fontsize=9)
-    axes.set_ylabel("predicted, in the same unit", fontsize=9)
+    _logarithmic(axes, "published: ms, tokens a second of a device, or a ratio", "predicted, in the same unit")
     _bare(axes, grid="both")
     figure.legend(fontsize=7, frameon=False, loc="outside lower center", ncols=4)
     save(figure, path)

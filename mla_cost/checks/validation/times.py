@@ -29,6 +29,7 @@ from mla_cost.checks.reference.tp import make_groups
 from mla_cost.checks.validation.cells import made, name
 from mla_cost.checks.validation.predict import predicted
 from mla_cost.inputs.config import DeviceConfig
+from mla_cost.mesh.degrees import Parallel
 from mla_cost.pricing import times
 from mla_cost.timing.ceilings import ENDS, End, ceilings
 from mla_cost.timing.placement import DEFAULT_ORDER, placement
@@ -147,19 +148,10 @@ def _cell(spec: Spec, seconds: float, config: DeviceConfig) -> TimedCell:
 def foretold(spec: Spec, config: DeviceConfig, end: End = "middle") -> float:
     """Seconds forward and backward of one rank of a cell, at one end of the band."""
     on = ceilings(config, end)
-    lie = placement(_CellDegrees(spec.tp, spec.sp, 1, spec.ep, spec.etp, spec.dp), DEFAULT_ORDER, on.domain)
+    lie = placement(Parallel(tp=spec.tp, sp=spec.sp, ep=spec.ep, etp=spec.etp, dp=spec.dp), DEFAULT_ORDER, on.domain)
     how = times.Pricing(on, LinkTraffic(lie), causal=False, graphs=True, hidden_axes=())
     each = times.program_times(predicted(spec), how)
     return float(sum(times.passed([each], way, how).seconds for way in ("forward", "backward")))
-
-
-class _CellDegrees(NamedTuple):
-    tp: int
-    sp: int
-    pp: int
-    ep: int
-    etp: int
-    dp: int
 
 
 def _orders(cells: Iterable[TimedCell]) -> tuple[int, int, int]:

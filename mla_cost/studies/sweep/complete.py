@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from mla_cost.batch.codes import ILLEGAL, STATUSES
 from mla_cost.results.csv_cells import harmless
 from mla_cost.studies.sweep.result import Sweep, extra
-
-_REFUSED: Final = "illegal"
 
 
 def answered_in(sweep: Sweep, path: Path) -> int | None:
@@ -25,7 +24,7 @@ def answered_in(sweep: Sweep, path: Path) -> int | None:
         for row in _ROWS[path.suffix.lower()](path):
             if count in ends:
                 found[count] = row
-            answered += row.get("status") != _REFUSED
+            answered += row.get("status") != STATUSES[ILLEGAL]
             count += 1
     except (ValueError, csv.Error):
         return None
@@ -35,7 +34,7 @@ def answered_in(sweep: Sweep, path: Path) -> int | None:
 
 
 def _written(sweep: Sweep, path: Path, index: int) -> dict[str, Any]:
-    row = {name: sweep[index].get(name) for name in sweep.columns}
+    row = sweep[index]
     if path.suffix.lower() != ".csv":
         return row
     return {name: "" if value is None else harmless(str(value)) for name, value in row.items()}
